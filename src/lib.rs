@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sluice lends idle GPU memory to the Linux kernel as fast swap.
+//!
+//! Layers, each seeing only what is to its left (`src/tests/layering.rs` proves it):
+//! `engine` (pure) ← `tier`, `block`, `host` (adapters, blind to each other)
+//! ← `runtime`; `config` and `cli` see `engine` and plain data.
+
+pub mod config;
+pub mod engine;
+
+#[cfg(feature = "store")]
+pub mod block;
+#[cfg(feature = "store")]
+pub mod host;
+#[cfg(feature = "store")]
+pub mod runtime;
+#[cfg(feature = "store")]
+pub mod tier;
+
+#[cfg(feature = "cli")]
+pub mod cli;

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The only layer that sees all others: it wires and runs the programs.
