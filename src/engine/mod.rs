@@ -6,7 +6,23 @@
 //! its hands, only ranges of host memory and places in slabs.
 #![forbid(unsafe_code)]
 
+pub mod counters;
 pub mod error;
+pub mod index;
 pub mod io;
+pub mod keeper;
+pub mod mover;
+pub mod pins;
+mod ranges;
+pub mod recovery;
+pub mod session;
+pub mod slots;
+pub mod store;
+mod sync;
 pub mod tier;
 pub mod units;
+
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod tests;

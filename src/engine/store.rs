@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page store of one device: index, extent locks and tiers, shared by all
+//! threads without a lock. Requests go through a [`super::session::Session`]
+//! per I/O thread; one [`super::mover::Mover`] moves extents.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::counters::{Counters, Totals};
+use super::error::{Error, Kind, Result};
+use super::index::{Index, Place};
+use super::pins::{Pin, Unpinned};
+use super::slots::{PoolCount, SlotPool};
+use super::tier::Tier;
+use super::units::{ByteLen, EXTENT_BYTES, ExtentIndex, SLOTS_PER_SLAB, SlabIndex, SlotIndex};
+
+/// What a tier is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Holds pages by choice: GPU memory, RAM.
+    Fast,
+    /// Holds what the fast tiers cannot: a partition or file, always large
+    /// enough for the whole device.
+    Spill,
+}
+
+/// A tier as the store uses it. The store tries tiers in the order given.
+pub struct TierSetup {
+    /// The adapter.
+    pub tier: Arc<dyn Tier>,
+    /// What it is for.
+    pub role: Role,
+    /// A request not answered by the tier in this time fails; `None`: wait for
+    /// ever (a disk's own error handling decides).
+    pub deadline: Option<Duration>,
+}
+
+/// A tier with its slots.
+pub struct TierSlots {
+    pub(super) setup: TierSetup,
+    pub(super) pool: SlotPool,
+    /// Owner extent + 1 of each slot in use, 0 if free. Volatile; for the mover.
+    owners: Box<[AtomicU32]>,
+    /// Set by the first failure: no new pages go here.
+    faulty: AtomicBool,
+}
+
+impl TierSlots {
+    /// The adapter.
+    #[must_use]
+    pub fn tier(&self) -> &Arc<dyn Tier> {
+        &self.setup.tier
+    }
+
+    /// What the tier is for.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.setup.role
+    }
+
+    /// Slab and slot counts.
+    #[must_use]
+    pub fn count(&self) -> PoolCount {
+        self.pool.count()
+    }
+
+    /// True after the first failure.
+    #[must_use]
+    pub fn is_faulty(&self) -> bool {
+        self.faulty.load(Ordering::Relaxed)
+    }
+
+    /// The extent that uses a slot.
+    pub(super) fn owner(&self, slot: SlotIndex) -> Option<ExtentIndex> {
+        self.owners[slot.0 as usize].load(Ordering::Relaxed).checked_sub(1).map(ExtentIndex)
+    }
+
+    pub(super) fn set_owner(&self, slot: SlotIndex, extent: Option<ExtentIndex>) {
+        self.owners[slot.0 as usize].store(extent.map_or(0, |e| e.0 + 1), Ordering::Relaxed);
+    }
+}
+
+/// The page store.
+pub struct Store {
+    pub(super) index: Index,
+    pub(super) pins: Box<[Pin]>,
+    /// Writes begun per extent: tells a torn read from a corrupt one.
+    pub(super) writes_begun: Box<[AtomicU32]>,
+    pub(super) tiers: Vec<TierSlots>,
+    pub(super) checksums: bool,
+    /// Requests that found no slot since the keeper last looked.
+    starved: AtomicU64,
+    counters: Mutex<Vec<Arc<Counters>>>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("extents", &self.extents()).finish_non_exhaustive()
+    }
+}
+
+/// Slabs that hold `extents` extents.
+#[must_use]
+pub fn slabs_for(extents: u32) -> u32 {
+    extents.div_ceil(SLOTS_PER_SLAB as u32)
+}
+
+impl Store {
+    /// A store over `index` with `tiers` in order of preference, no slab held.
+    ///
+    /// Fails with `Invalid` when the tiers together could not hold the whole
+    /// device: capacity never lies. With a spill, the spill alone must; without
+    /// one, the fast tiers must.
+    pub fn new(index: Index, tiers: Vec<TierSetup>, checksums: bool) -> Result<Self> {
+        let extents = index.extents();
+        let needed = slabs_for(extents);
+        let able = |role| -> u32 {
+            tiers.iter().filter(|t| t.role == role).map(|t| t.tier.max_slabs()).sum()
+        };
+        let has_spill = tiers.iter().any(|t| t.role == Role::Spill);
+        let (what, have) = if has_spill {
+            ("the spill", able(Role::Spill))
+        } else {
+            ("the fast tiers without a spill", able(Role::Fast))
+        };
+        if have < needed {
+            let bytes = |slabs: u32| ByteLen(u64::from(slabs) * super::units::SLAB_BYTES as u64);
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "a device of {} needs {}, but {what} can hold {}",
+                    ByteLen(u64::from(extents) * EXTENT_BYTES as u64),
+                    bytes(needed),
+                    bytes(have)
+                ),
+            )
+            .with_hint("make the device smaller or the spill larger"));
+        }
+        let tiers = tiers
+            .into_iter()
+            .map(|setup| {
+                let slabs = setup.tier.max_slabs();
+                TierSlots {
+                    pool: SlotPool::new(slabs),
+                    owners: (0..slabs as usize * SLOTS_PER_SLAB)
+                        .map(|_| AtomicU32::new(0))
+                        .collect(),
+                    faulty: AtomicBool::new(false),
+                    setup,
+                }
+            })
+            .collect();
+        Ok(Self {
+            pins: (0..extents).map(|_| Pin::default()).collect(),
+            writes_begun: (0..extents).map(|_| AtomicU32::new(0)).collect(),
+            index,
+            tiers,
+            checksums,
+            starved: AtomicU64::new(0),
+            counters: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Extents of the device.
+    #[must_use]
+    pub fn extents(&self) -> u32 {
+        self.index.extents()
+    }
+
+    /// Bytes of the device.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        u64::from(self.extents()) * EXTENT_BYTES as u64
+    }
+
+    /// The tiers in order of preference.
+    #[must_use]
+    pub fn tiers(&self) -> &[TierSlots] {
+        &self.tiers
+    }
+
+    /// True if a tier of role spill backs the device.
+    #[must_use]
+    pub fn has_spill(&self) -> bool {
+        self.tiers.iter().any(|t| t.role() == Role::Spill)
+    }
+
+    /// Takes a slab of a tier and gives its slots out. Blocks and allocates:
+    /// keeper and start-up only. False: the tier holds all it can.
+    pub fn take_slab(&self, tier: usize) -> Result<bool> {
+        let slots = &self.tiers[tier];
+        let Some(slab) = slots.pool.first_absent() else { return Ok(false) };
+        slots.tier().take(SlabIndex(slab))?;
+        slots.pool.open(slab);
+        Ok(true)
+    }
+
+    /// Takes slabs until the tier holds `slabs`.
+    pub fn hold_slabs(&self, tier: usize, slabs: u32) -> Result<()> {
+        while self.tiers[tier].count().held < slabs {
+            if !self.take_slab(tier)? {
+                return Err(Error::new(
+                    Kind::NoSpace,
+                    format!(
+                        "tier {} can hold {} slabs of 64 MiB, {slabs} were asked for",
+                        self.tiers[tier].tier().name(),
+                        self.tiers[tier].pool.max_slabs()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives one empty slab of the tier back to it, the highest first.
+    /// False: none is empty. Keeper only.
+    pub fn release_empty_slab(&self, tier: usize) -> Result<bool> {
+        let slots = &self.tiers[tier];
+        for slab in (0..slots.pool.max_slabs()).rev() {
+            if slots.pool.used_in(slab) == Some(0) && slots.pool.retire(slab) {
+                slots.tier().release(SlabIndex(slab))?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A free slot in the first tier that has one, and whether a faster tier
+    /// had to be passed over. `None`: no slot anywhere at this moment.
+    pub(super) fn alloc(&self) -> Option<(Place, bool)> {
+        let mut passed = false;
+        for (n, slots) in self.tiers.iter().enumerate() {
+            if slots.is_faulty() {
+                continue;
+            }
+            if let Some((slab, within)) = slots.pool.alloc() {
+                if passed {
+                    self.starved.fetch_add(1, Ordering::Relaxed);
+                }
+                let slot = SlotIndex::new(SlabIndex(slab), within);
+                return Some((Place { tier: n as u8, slot }, passed));
+            }
+            passed = true;
+        }
+        self.starved.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Gives a slot back to its tier.
+    pub(super) fn free(&self, place: Place) {
+        let slots = &self.tiers[place.tier as usize];
+        slots.set_owner(place.slot, None);
+        slots.pool.free(place.slab().0, place.slot.within());
+    }
+
+    /// Gives a pin back, and sweeps the extent if that falls to this caller.
+    pub(super) fn unpin(&self, extent: ExtentIndex) {
+        let pin = &self.pins[extent.0 as usize];
+        if pin.unpin() == Unpinned::Sweep {
+            if self.index.is_vacant(extent)
+                && let Some(place) = self.index.place(extent)
+            {
+                self.index.flip(extent, None);
+                self.free(place);
+            }
+            pin.end_sweep();
+        }
+    }
+
+    /// Notes that a tier failed: no new pages go there. True the first time.
+    pub(super) fn fault(&self, tier: u8) -> bool {
+        !self.tiers[tier as usize].faulty.swap(true, Ordering::Relaxed)
+    }
+
+    /// Requests that found no slot in the tier they wanted since the last call.
+    pub fn take_starved(&self) -> u64 {
+        self.starved.swap(0, Ordering::Relaxed)
+    }
+
+    /// A new set of counters that [`Store::totals`] includes.
+    pub(super) fn counters(&self) -> Arc<Counters> {
+        let counters = Arc::<Counters>::default();
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        counters
+    }
+
+    /// The sum over all threads that ever served this store.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for counters in self.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            totals.add(counters);
+        }
+        totals
+    }
+
+    /// Pages written and not trimmed. More than the kernel considers live: it
+    /// trims whole 2 MiB clusters only. Walks the index.
+    #[must_use]
+    pub fn written_pages(&self) -> u64 {
+        (0..self.extents())
+            .map(|extent| u64::from(self.index.written_pages(ExtentIndex(extent))))
+            .sum()
+    }
+
+    /// Bytes of memory that index and locks take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let slots: usize = self.tiers.iter().map(|t| t.owners.len() * 4).sum();
+        self.index.memory_bytes() + (self.pins.len() * 8 + slots) as u64
+    }
+}
