@@ -1,2 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the store needs of the machine it runs on: locked memory, swap, scheduling.
+//!
+//! Functions here return facts and errors and never log. Those that read
+//! `/proc` or `/sys` take the root to read below (`/` in production), so that
+//! tests can show them any machine.
+
+pub mod armour;
+pub mod memory;
