@@ -18,6 +18,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory::lock_refused;
+use super::sysfs::{kb_field, read};
 use crate::engine::error::{Error, Kind, Result};
 use crate::engine::units::{ByteLen, PAGE_BYTES};
 
@@ -47,15 +48,7 @@ pub fn lock_all_memory(root: &Path) -> Result<LockedMemory> {
 pub fn verify_locked_memory(root: &Path) -> Result<LockedMemory> {
     let path = root.join("proc/self/status");
     let text = read(&path)?;
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok())
-            .map(|kib| ByteLen(kib * 1024))
-            .ok_or_else(|| {
-                Error::new(Kind::Protocol, format!("{}: no {name} in kB", path.display()))
-            })
-    };
+    let field = |name| kb_field(&path, &text, name).map(ByteLen);
     let memory = LockedMemory {
         locked: field("VmLck")?,
         anonymous: field("RssAnon")?,
@@ -129,8 +122,8 @@ pub fn verify_io_flusher_on_all_threads(root: &Path) -> Result<usize> {
     for task in fs::read_dir(&tasks).map_err(unreadable)? {
         let task = task.map_err(unreadable)?;
         let path = task.path().join("stat");
-        let stat = match fs::read_to_string(&path) {
-            Ok(stat) => stat,
+        let stat = match fs::read(&path) {
+            Ok(stat) => String::from_utf8_lossy(&stat).into_owned(),
             // The thread ended between the listing and now.
             Err(error) if gone(&error) => continue,
             Err(error) => {
@@ -321,42 +314,6 @@ fn stack_left() -> Result<usize> {
     }
     let here = 0u8;
     Ok((&raw const here as usize).saturating_sub(low as usize))
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(|error| {
-        Error::new(Kind::Io, format!("cannot read {}", path.display())).with_source(error)
-    })
-}
-
-#[cfg(test)]
-pub(crate) mod tests_support {
-    //! Refusals on purpose, for the tests of this layer.
-
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    use std::sync::{Mutex, PoisonError};
-
-    /// Taken by tests that change or depend on what the process as a whole may do.
-    pub(crate) static PROCESS: Mutex<()> = Mutex::new(());
-
-    /// Runs `test` on a thread without the `dropped` capabilities and with a
-    /// small soft limit on locked memory.
-    pub(crate) fn without(dropped: CapabilitySet, test: impl FnOnce() + Send) {
-        let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-        let maximum = getrlimit(Resource::Memlock).maximum;
-        setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum }).unwrap();
-        let run = || {
-            let mut sets = capabilities(None).unwrap();
-            sets.effective -= dropped;
-            set_capabilities(None, sets).unwrap();
-            test();
-        };
-        let ended = std::thread::scope(|scope| scope.spawn(run).join());
-        if let Err(panic) = ended {
-            std::panic::resume_unwind(panic);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -203,7 +203,7 @@ impl Wake for Wakeup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::armour::tests_support::without;
+    use crate::host::tests_support::without;
     use rustix::thread::CapabilitySet;
 
     fn fill(arena: &Arena, at: usize, data: &[u8]) {

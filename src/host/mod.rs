@@ -6,4 +6,12 @@
 //! tests can show them any machine.
 
 pub mod armour;
+pub mod detach;
 pub mod memory;
+pub mod modules;
+pub mod queue;
+pub mod swap;
+mod sysfs;
+
+#[cfg(test)]
+mod tests_support;

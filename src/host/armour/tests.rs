@@ -2,22 +2,11 @@
 //! Each protection: where it can be had, that it holds; everywhere, that its
 //! refusal is told with the next step.
 
-use super::tests_support::{PROCESS, without};
 use super::*;
+use crate::host::tests_support::{PROCESS, tree, without};
 use rustix::thread::CapabilitySet;
 use std::path::PathBuf;
 use std::sync::PoisonError;
-
-/// A root with the given files below it.
-fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let root = tempfile::tempdir().unwrap();
-    for (path, text) in files {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    root
-}
 
 fn live() -> PathBuf {
     PathBuf::from("/")
@@ -60,7 +49,7 @@ fn a_status_that_does_not_parse_is_an_error_and_never_a_zero() {
         assert_eq!(error.kind(), Kind::Protocol, "{to}");
     }
     let empty = tree(&[]);
-    assert_eq!(verify_locked_memory(empty.path()).unwrap_err().kind(), Kind::Io);
+    assert_eq!(verify_locked_memory(empty.path()).unwrap_err().kind(), Kind::Missing);
 }
 
 #[test]
