@@ -91,15 +91,18 @@ impl std::str::FromStr for ByteLen {
             "M" | "MiB" => 20,
             "G" | "GiB" => 30,
             "T" | "TiB" => 40,
-            _ => return Err(format!("size {text:?}: write a whole number and K, M, G or T, e.g. 512M")),
+            _ => {
+                return Err(format!(
+                    "size {text:?}: write a whole number and K, M, G or T, e.g. 512M"
+                ));
+            }
         };
-        let number: u64 = number
-            .parse()
-            .map_err(|_| format!("size {text:?}: write a whole number and K, M, G or T, e.g. 512M"))?;
-        number
-            .checked_mul(1 << shift)
-            .map(ByteLen)
-            .ok_or_else(|| format!("size {text:?} does not fit in 64 bits; the largest is 16777215T"))
+        let number: u64 = number.parse().map_err(|_| {
+            format!("size {text:?}: write a whole number and K, M, G or T, e.g. 512M")
+        })?;
+        number.checked_mul(1 << shift).map(ByteLen).ok_or_else(|| {
+            format!("size {text:?} does not fit in 64 bits; the largest is 16777215T")
+        })
     }
 }
 
