@@ -10,3 +10,4 @@ pub mod error;
 pub mod io;
 pub mod tier;
 pub mod units;
+pub mod view;
