@@ -1,2 +1,90 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `sluice` command: arguments and how results are shown.
+//! The `sluice` command: arguments ([`args`]), the commands that need no
+//! adapter, and how results and errors are shown.
+//!
+//! Knows the engine's data and the configuration; never a tier, a block front
+//! end or the host. Commands that need those are run by `runtime`.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::config::ConfigError;
+use crate::engine::error::Error;
+
+pub mod args;
+pub mod bench_args;
+mod configuration;
+mod doctor;
+mod pages;
+mod status;
+
+pub use args::{Cli, Command};
+
+/// The exit code of a failure.
+pub const FAILED: u8 = 1;
+/// The exit code of wrong usage or a wrong configuration file.
+pub const USAGE: u8 = 2;
+
+/// Runs a command that needs no adapter. `serve`, `bench` and `demo` are not
+/// among them: `None`.
+pub fn run(command: &Command) -> Option<Result<ExitCode>> {
+    Some(match command {
+        Command::Status(args) => status::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Config(command) => configuration::run(command),
+        Command::Completions { shell } => pages::completions(*shell),
+        Command::Man { dir } => pages::manual(dir.as_deref()),
+        Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => return None,
+    })
+}
+
+/// Prints to standard output. A reader that has gone away is an error like
+/// any other here, and no failure to [`finish`].
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Turns a command's result into the exit code, showing an error as one
+/// sentence per cause and the next step if one is known.
+#[must_use]
+pub fn finish(result: Result<ExitCode>) -> ExitCode {
+    let error = match result {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let code = if let Some(config) = error.downcast_ref::<ConfigError>() {
+        eprint!("{}", ended(config.to_string()));
+        if matches!(config, ConfigError::Invalid { .. }) {
+            eprintln!("\nNothing was changed. Check again with: sluice config check FILE");
+        }
+        USAGE
+    } else {
+        eprintln!("sluice: {error:#}");
+        FAILED
+    };
+    if let Some(hint) = error.downcast_ref::<Error>().and_then(Error::hint) {
+        eprintln!("  next: {hint}");
+    }
+    ExitCode::from(code)
+}
+
+fn ended(mut text: String) -> String {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -21,6 +21,7 @@ pub mod store;
 mod sync;
 pub mod tier;
 pub mod units;
+pub mod view;
 
 #[cfg(test)]
 mod crash;
