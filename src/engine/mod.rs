@@ -22,6 +22,7 @@ mod sync;
 pub mod tier;
 pub mod units;
 pub mod view;
+pub mod window;
 
 #[cfg(test)]
 mod crash;

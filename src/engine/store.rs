@@ -3,7 +3,7 @@
 //! threads without a lock. Requests go through a [`super::session::Session`]
 //! per I/O thread; one [`super::mover::Mover`] moves extents.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::error::{Error, Kind, Result};
 use super::index::{Index, Place};
 use super::pins::{Pin, Unpinned};
 use super::slots::{PoolCount, SlotPool};
-use super::tier::Tier;
+use super::tier::{Tier, Wake};
 use super::units::{ByteLen, EXTENT_BYTES, ExtentIndex, SLOTS_PER_SLAB, SlabIndex, SlotIndex};
 
 /// What a tier is for.
@@ -59,6 +59,12 @@ impl TierSlots {
         self.setup.role
     }
 
+    /// The tier's slots, for the keeper.
+    #[must_use]
+    pub fn pool(&self) -> &SlotPool {
+        &self.pool
+    }
+
     /// Slab and slot counts.
     #[must_use]
     pub fn count(&self) -> PoolCount {
@@ -89,8 +95,8 @@ pub struct Store {
     pub(super) writes_begun: Box<[AtomicU32]>,
     pub(super) tiers: Vec<TierSlots>,
     pub(super) checksums: bool,
-    /// Requests that found no slot since the keeper last looked.
-    starved: AtomicU64,
+    /// Rung when a slot was taken or given back: the keeper has a look.
+    keeper: Option<Arc<dyn Wake>>,
     counters: Mutex<Vec<Arc<Counters>>>,
 }
 
@@ -157,9 +163,22 @@ impl Store {
             index,
             tiers,
             checksums,
-            starved: AtomicU64::new(0),
+            keeper: None,
             counters: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Rings `keeper` whenever slots were taken or given back.
+    #[must_use]
+    pub fn with_keeper(mut self, keeper: Arc<dyn Wake>) -> Self {
+        self.keeper = Some(keeper);
+        self
+    }
+
+    fn call_keeper(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.wake();
+        }
     }
 
     /// Extents of the device.
@@ -230,20 +249,17 @@ impl Store {
     /// had to be passed over. `None`: no slot anywhere at this moment.
     pub(super) fn alloc(&self) -> Option<(Place, bool)> {
         let mut passed = false;
+        self.call_keeper();
         for (n, slots) in self.tiers.iter().enumerate() {
             if slots.is_faulty() {
                 continue;
             }
             if let Some((slab, within)) = slots.pool.alloc() {
-                if passed {
-                    self.starved.fetch_add(1, Ordering::Relaxed);
-                }
                 let slot = SlotIndex::new(SlabIndex(slab), within);
                 return Some((Place { tier: n as u8, slot }, passed));
             }
             passed = true;
         }
-        self.starved.fetch_add(1, Ordering::Relaxed);
         None
     }
 
@@ -252,6 +268,7 @@ impl Store {
         let slots = &self.tiers[place.tier as usize];
         slots.set_owner(place.slot, None);
         slots.pool.free(place.slab().0, place.slot.within());
+        self.call_keeper();
     }
 
     /// Gives a pin back, and sweeps the extent if that falls to this caller.
@@ -271,11 +288,6 @@ impl Store {
     /// Notes that a tier failed: no new pages go there. True the first time.
     pub(super) fn fault(&self, tier: u8) -> bool {
         !self.tiers[tier as usize].faulty.swap(true, Ordering::Relaxed)
-    }
-
-    /// Requests that found no slot in the tier they wanted since the last call.
-    pub fn take_starved(&self) -> u64 {
-        self.starved.swap(0, Ordering::Relaxed)
     }
 
     /// A new set of counters that [`Store::totals`] includes.

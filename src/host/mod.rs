@@ -10,6 +10,7 @@ pub mod detach;
 pub mod memory;
 pub mod modules;
 pub mod queue;
+pub mod signals;
 pub mod swap;
 mod sysfs;
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The threads that answer requests, and how each is armoured before it does.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+
+use crate::block::nbd::connection::{Connection, Heartbeat, Options, Reason, Sockets};
+use crate::block::nbd::waker::EventWaker;
+use crate::engine::session::Session;
+use crate::engine::store::Store;
+use crate::engine::tier::Wake;
+use crate::engine::window::Window;
+use crate::host::armour;
+use crate::host::memory::{Arena, Lock};
+
+/// Host memory of one session: what all its open requests' data fits in.
+const ARENA_BYTES: usize = 8 << 20;
+/// The largest payload of one request; the kernel's default limit is 1.25 MiB.
+pub const MAX_PAYLOAD: u32 = 4 << 20;
+/// Stack of every thread of the store; all of it is locked.
+pub const STACK_BYTES: usize = 256 << 10;
+/// How much of it is touched before a thread serves.
+const STACK_TOUCHED: usize = 128 << 10;
+
+/// A session over a part of the store, and what rings for it.
+pub type Part = Window<Session>;
+
+/// Bytes of host memory that one session takes.
+#[must_use]
+pub fn session_bytes() -> usize {
+    ARENA_BYTES
+}
+
+/// Makes a session over `bytes` of the store's address space.
+pub fn session(
+    store: &Arc<Store>,
+    bytes: Range<u64>,
+    lock: Lock,
+    waker: Arc<EventWaker>,
+) -> Result<Part> {
+    let memory = Arc::new(Arena::new(ARENA_BYTES, lock)?);
+    let session = Session::new(Arc::clone(store), memory, MAX_PAYLOAD, waker)?;
+    Ok(Window::new(session, bytes))
+}
+
+/// Prepares the calling thread to be one that the kernel's memory depends on:
+/// real-time, with its stack in place.
+pub fn armour_thread() -> Result<()> {
+    armour::touch_stack(STACK_TOUCHED)?;
+    armour::set_realtime_fifo(1)?;
+    Ok(())
+}
+
+/// A connection's end, as its thread reports it.
+#[derive(Debug)]
+pub struct End {
+    /// Which device it served.
+    pub device: usize,
+    /// Why it ended.
+    pub reason: Reason,
+    /// Requests that a tier never answered; their memory is kept for ever.
+    pub stuck: usize,
+}
+
+/// A running I/O thread of a kernel device.
+pub struct IoThread {
+    /// Its signs of life.
+    pub heartbeat: Arc<Heartbeat>,
+    handle: JoinHandle<()>,
+}
+
+impl IoThread {
+    /// Serves `part` on `socket` in a thread of its own. The thread reports its
+    /// end through `ends` and rings `bell`; `stop` readable ends it.
+    ///
+    /// Returns when the thread is armoured, with its error if that failed.
+    pub fn spawn(
+        device: usize,
+        part: Part,
+        wake: Arc<EventWaker>,
+        socket: OwnedFd,
+        stop: Arc<EventWaker>,
+        ends: Sender<End>,
+        bell: Arc<EventWaker>,
+    ) -> Result<Self> {
+        let heartbeat = Arc::<Heartbeat>::default();
+        let shown = Arc::clone(&heartbeat);
+        let connection = Connection::new(part, Options::default());
+        let (armoured, ready) = std::sync::mpsc::sync_channel(1);
+        let handle = std::thread::Builder::new()
+            .name(format!("sluice-io-{device}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let result = armour_thread();
+                let failed = result.is_err();
+                let _ = armoured.send(result);
+                if failed {
+                    return;
+                }
+                let sockets = Sockets { socket, wake: wake.as_fd(), stop: stop.as_fd() };
+                guard(true);
+                let ended = connection.run(sockets, &shown);
+                guard(false);
+                if ended.open > 0 {
+                    // A tier may still touch its memory.
+                    std::mem::forget(ended.io);
+                }
+                let end = End { device, reason: ended.reason, stuck: ended.open };
+                let _ = ends.send(end);
+                bell.wake();
+            })
+            .context("cannot start an I/O thread")?;
+        ready.recv().context("an I/O thread died before it served")??;
+        Ok(Self { heartbeat, handle })
+    }
+
+    /// Waits for the thread, which was told to stop or lost its socket.
+    pub fn join(self) {
+        if self.handle.join().is_err() {
+            tracing::error!("an I/O thread panicked");
+        }
+    }
+}
+
+/// In test builds, from here on (or no longer) an allocation by this thread
+/// ends the process.
+fn guard(on: bool) {
+    #[cfg(feature = "malloc-guard")]
+    super::malloc_guard::arm(on);
+    #[cfg(not(feature = "malloc-guard"))]
+    let _ = on;
+}
