@@ -49,6 +49,14 @@ fn help_end() -> String {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show the store at work: serve, write, verify, trim and measure, without privileges
+    #[command(after_help = "\
+Examples:
+  sluice demo
+  sluice demo --size 512M --seconds 5
+
+It starts `sluice serve` on a RAM tier, is its client, and stops it at the end.")]
+    Demo(DemoArgs),
     /// Serve one NBD export on a Unix socket, without the kernel and without privileges
     #[command(after_help = "\
 Examples:
@@ -58,6 +66,17 @@ Examples:
 
 It runs until it gets SIGINT or SIGTERM; the contents are gone then.")]
     Serve(ServeArgs),
+    /// Measure latency, IOPS and throughput of an NBD server or block device, contents verified
+    #[command(after_help = super::bench_args::EXAMPLES)]
+    Bench(BenchArgs),
+    /// A command that this layer runs itself
+    #[command(flatten)]
+    Local(LocalCommand),
+}
+
+/// The commands that need no adapter.
+#[derive(Debug, Subcommand)]
+pub enum LocalCommand {
     /// Show what a running store holds and does
     #[command(after_help = "\
 Examples:
@@ -73,17 +92,6 @@ Examples:
 Nothing is changed, and a sleeping GPU is left asleep.
 It exits with 1 if this machine, as it is, cannot attach swap.")]
     Doctor(DoctorArgs),
-    /// Measure latency, IOPS and throughput of an NBD server or block device, contents verified
-    #[command(after_help = super::bench_args::EXAMPLES)]
-    Bench(BenchArgs),
-    /// Show the store at work: serve, write, verify, trim and measure, without privileges
-    #[command(after_help = "\
-Examples:
-  sluice demo
-  sluice demo --size 512M --seconds 5
-
-It starts `sluice serve` on a RAM tier, is its client, and stops it at the end.")]
-    Demo(DemoArgs),
     /// Check or show the configuration file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -190,6 +198,7 @@ Examples:
   sluice config check
   sluice config check ./sluice.toml")]
     Check {
+        /// Which file
         #[command(flatten)]
         place: ConfigPlace,
     },
@@ -199,6 +208,7 @@ Examples:
   sluice config show
   sluice config show --json ./sluice.toml")]
     Show {
+        /// Which file
         #[command(flatten)]
         place: ConfigPlace,
         /// Print it as JSON

@@ -34,7 +34,7 @@ pub enum Pattern {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct BenchArgs {
-    /// What to measure: unix:PATH, nbd+unix:///NAME?socket=PATH, a block device or a file
+    /// What to measure: an NBD server's socket, a block device or a file (see below)
     pub target: String,
     /// A second target, measured in turns with the first; the ratio is shown
     #[arg(long, value_name = "TARGET")]

@@ -21,24 +21,22 @@ mod doctor;
 mod pages;
 mod status;
 
-pub use args::{Cli, Command};
+pub use args::{Cli, Command, LocalCommand};
 
 /// The exit code of a failure.
 pub const FAILED: u8 = 1;
 /// The exit code of wrong usage or a wrong configuration file.
 pub const USAGE: u8 = 2;
 
-/// Runs a command that needs no adapter. `serve`, `bench` and `demo` are not
-/// among them: `None`.
-pub fn run(command: &Command) -> Option<Result<ExitCode>> {
-    Some(match command {
-        Command::Status(args) => status::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Config(command) => configuration::run(command),
-        Command::Completions { shell } => pages::completions(*shell),
-        Command::Man { dir } => pages::manual(dir.as_deref()),
-        Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => return None,
-    })
+/// The commands that need no adapter.
+pub fn run(command: &LocalCommand) -> Result<ExitCode> {
+    match command {
+        LocalCommand::Status(args) => status::run(args),
+        LocalCommand::Doctor(args) => doctor::run(args),
+        LocalCommand::Config(command) => configuration::run(command),
+        LocalCommand::Completions { shell } => pages::completions(*shell),
+        LocalCommand::Man { dir } => pages::manual(dir.as_deref()),
+    }
 }
 
 /// Prints to standard output. A reader that has gone away is an error like

@@ -22,11 +22,8 @@ const MAX_REPLY_BYTES: u64 = 1 << 20;
 
 pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let status = ask(&args.socket)?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&status)? + "\n"
-    } else {
-        render(&status)
-    };
+    let text =
+        if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { render(&status) };
     super::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,11 @@
 
 pub mod assembly;
 mod attach;
+#[cfg(feature = "cli")]
+pub mod bench;
 mod control;
+#[cfg(feature = "cli")]
+pub mod demo;
 pub mod detach;
 mod io_thread;
 mod keeper;

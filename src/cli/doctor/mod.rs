@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `sluice doctor`: what this machine can and cannot do.
+//!
+//! [`facts`] reads files below a root and concludes nothing; [`findings`]
+//! concludes from facts and reads nothing. Nothing here changes the machine or
+//! wakes a device.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::args::DoctorArgs;
+use facts::Facts;
+use findings::{Ability, Finding, Report, Verdict};
+
+mod facts;
+mod findings;
+mod gpus;
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    facts: &'a Facts,
+    findings: &'a [Finding],
+    abilities: &'a [Ability],
+}
+
+pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let facts = Facts::read(&args.root);
+    let report = findings::conclude(&facts);
+    let text = if args.json {
+        let answer =
+            Answer { facts: &facts, findings: &report.findings, abilities: &report.abilities };
+        serde_json::to_string_pretty(&answer)? + "\n"
+    } else {
+        render(&report)
+    };
+    super::print(&text)?;
+    Ok(if report.can_attach() { ExitCode::SUCCESS } else { ExitCode::from(super::FAILED) })
+}
+
+fn render(report: &Report) -> String {
+    let mut out = String::new();
+    let width = report.findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
+    for finding in &report.findings {
+        let mark = match finding.verdict {
+            Verdict::Ok => "ok  ",
+            Verdict::Note => "note",
+            Verdict::Warning => "WARN",
+            Verdict::No => "NO  ",
+        };
+        let _ = writeln!(out, "{mark}  {:width$}  {}", finding.topic, finding.text);
+        if let Some(next) = &finding.next {
+            let _ = writeln!(out, "      {:width$}  next: {next}", "");
+        }
+    }
+    let _ = writeln!(out, "\nThis machine can:");
+    for ability in &report.abilities {
+        let mark = if ability.missing.is_empty() { "yes" } else { "no " };
+        let _ = write!(out, "  {mark}  {}", ability.what);
+        if !ability.missing.is_empty() {
+            let _ = write!(out, " (see {})", ability.missing.join(", "));
+        }
+        out.push('\n');
+    }
+    out
+}
