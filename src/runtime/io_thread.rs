@@ -90,7 +90,7 @@ impl IoThread {
     ) -> Result<Self> {
         let heartbeat = Arc::<Heartbeat>::default();
         let shown = Arc::clone(&heartbeat);
-        let connection = Connection::new(part, Options::default());
+        let mut connection = Connection::new(part, Options::default());
         let (armoured, ready) = std::sync::mpsc::sync_channel(1);
         let handle = std::thread::Builder::new()
             .name(format!("sluice-io-{device}"))
@@ -106,10 +106,6 @@ impl IoThread {
                 guard(true);
                 let ended = connection.run(sockets, &shown);
                 guard(false);
-                if ended.open > 0 {
-                    // A tier may still touch its memory.
-                    std::mem::forget(ended.io);
-                }
                 let end = End { device, reason: ended.reason, stuck: ended.open };
                 let _ = ends.send(end);
                 bell.wake();
