@@ -282,7 +282,12 @@ impl StoreProcess {
             thread.join();
         }
         let device = device.clone();
-        tracing::warn!("{}: connection ended: {:?}", device.path.display(), end.reason);
+        tracing::warn!(
+            "{}: connection ended: {:?}, {} requests never answered",
+            device.path.display(),
+            end.reason,
+            end.stuck
+        );
         if end.reason == Reason::Disconnected {
             self.message = format!("{} was disconnected by somebody else", device.path.display());
             tracing::error!("{}; what was swapped to it cannot be read", self.message);
