@@ -221,6 +221,7 @@ fn fio_verifies_what_several_jobs_wrote() {
             "--iodepth=16",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--do_verify=1",
             "--randseed=7",
             "--output-format=terse",

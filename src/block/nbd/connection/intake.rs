@@ -114,7 +114,7 @@ impl Intake {
                 self.end += count - placed;
                 Received::Bytes
             }
-            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
             Err(errno) => Received::Failed(errno),
         }
     }

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::io::{BlockIo, Idle};
@@ -50,6 +51,9 @@ const PAUSE: Duration = Duration::from_micros(1);
 const DEADLINE_CHECK: Duration = Duration::from_secs(1);
 /// The same while something has to happen that rings nothing.
 const RETRY: Duration = Duration::from_millis(10);
+
+/// Room for the replies to large reads: on a Unix socket the sender's buffer counts.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// How a connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +174,8 @@ impl<I: BlockIo> Connection<I> {
     pub fn run(&mut self, sockets: Sockets<'_>, heartbeat: &Heartbeat) -> Ended {
         assert_eq!(self.desk.open(), 0, "requests of an earlier stream are still open");
         let Sockets { socket, wake, stop } = sockets;
+        // As large as the system lets it be; a smaller one only costs time.
+        let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
         let mut closing: Option<Closing> = None;
         let mut passes = 0;
         heartbeat.busy.store(true, Ordering::Relaxed);
@@ -184,7 +190,7 @@ impl<I: BlockIo> Connection<I> {
             if self.desk.open() > 0 || self.intake.is_waiting() {
                 moved |= self.desk.drive(now);
             }
-            let (sent, blocked, broken) = self.send_replies(socket.as_fd());
+            let (sent, stuck, broken) = self.send_replies(socket.as_fd());
             moved |= sent;
             let mut reason = end.or(broken);
             if passes % PASSES_PER_STOP_CHECK == 0 && is_readable(stop) {
@@ -205,7 +211,7 @@ impl<I: BlockIo> Connection<I> {
             } else if self.pace.looks_again(now) {
                 pause(now);
             } else {
-                let waiting = Waiting { socket: socket.as_fd(), wake, stop, blocked };
+                let waiting = Waiting { socket: socket.as_fd(), wake, stop, stuck };
                 if self.sleep(&waiting, closing.is_some(), heartbeat) {
                     self.intake.abandon(&mut self.desk);
                     closing = Some(Closing { reason: Reason::Stopped, since: monotonic() });
@@ -235,23 +241,26 @@ impl<I: BlockIo> Connection<I> {
         (moved, end)
     }
 
-    /// Sends. Returns whether there was anything, whether some of it is stuck,
-    /// and the end if nobody reads any more.
-    fn send_replies(&mut self, socket: BorrowedFd<'_>) -> (bool, bool, Option<Reason>) {
-        if self.desk.replies() == 0 {
-            return (false, false, None);
-        }
+    /// Sends. Returns whether any reply is out, what holds up the others, and the
+    /// end if nobody reads any more.
+    fn send_replies(&mut self, socket: BorrowedFd<'_>) -> (bool, Stuck, Option<Reason>) {
         let before = self.desk.replies();
-        match self.desk.send(socket) {
-            Sent::All => (true, false, None),
-            Sent::Blocked => (self.desk.replies() < before, true, None),
+        if before == 0 {
+            return (false, Stuck::No, None);
+        }
+        let sent = self.desk.send(socket);
+        let moved = self.desk.replies() < before;
+        match sent {
+            Sent::All => (true, Stuck::No, None),
+            Sent::Blocked => (moved, Stuck::SocketFull, None),
+            Sent::Starved => (moved, Stuck::NoMemory, None),
             Sent::Broken(errno) => {
                 self.desk.discard_replies();
                 let reason = match errno {
                     Errno::PIPE | Errno::CONNRESET => Reason::Closed,
                     other => Reason::Failed(other.raw_os_error()),
                 };
-                (true, false, Some(reason))
+                (true, Stuck::No, Some(reason))
             }
         }
     }
@@ -260,7 +269,7 @@ impl<I: BlockIo> Connection<I> {
     fn sleep(&mut self, on: &Waiting<'_>, closing: bool, heartbeat: &Heartbeat) -> bool {
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::IN, !closing && self.intake.wants_bytes());
-        interest.set(PollFlags::OUT, on.blocked);
+        interest.set(PollFlags::OUT, on.stuck == Stuck::SocketFull);
         let open = self.desk.open() > 0;
         // A descriptor without interest is not watched at all: its hang-up would
         // end every sleep at once. An eventfd never hangs up.
@@ -272,8 +281,9 @@ impl<I: BlockIo> Connection<I> {
             if interest.is_empty() { nothing() } else { watch(on.socket, interest) },
         ];
         let longest = match self.desk.idle() {
-            Idle::Woken if open => Some(DEADLINE_CHECK),
+            Idle::Woken if open && on.stuck != Stuck::NoMemory => Some(DEADLINE_CHECK),
             Idle::Poll | Idle::Empty if open => Some(self.pace.next_nap()),
+            _ if on.stuck == Stuck::NoMemory => Some(self.pace.next_nap()),
             _ if self.intake.is_waiting() || closing => Some(RETRY),
             _ => None,
         };
@@ -305,7 +315,15 @@ struct Waiting<'a> {
     socket: BorrowedFd<'a>,
     wake: BorrowedFd<'a>,
     stop: BorrowedFd<'a>,
-    blocked: bool,
+    stuck: Stuck,
+}
+
+/// What holds up replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stuck {
+    No,
+    SocketFull,
+    NoMemory,
 }
 
 /// The monotonic clock, the same for all threads.

@@ -50,8 +50,24 @@ pub(super) enum Sent {
     All,
     /// The socket is full.
     Blocked,
+    /// The kernel has no memory for it at the moment.
+    Starved,
     /// Nobody will read any more.
     Broken(Errno),
+}
+
+impl Sent {
+    /// What a failed call means; `None`: call again.
+    fn after(errno: Errno) -> Option<Self> {
+        match errno {
+            Errno::INTR => None,
+            Errno::AGAIN => Some(Self::Blocked),
+            // Swapping out is what frees memory: giving the connection up
+            // because there is none would be the wrong moment to do so.
+            Errno::NOBUFS | Errno::NOMEM => Some(Self::Starved),
+            other => Some(Self::Broken(other)),
+        }
+    }
 }
 
 /// The ring. Room for one reply per ticket and for [`MAX_REFUSALS`].
@@ -112,9 +128,11 @@ impl Replies {
             // thread's until they are released.
             match unsafe { send(socket, &mut pieces[..used]) } {
                 Ok(count) => self.advance(count, &mut release),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Sent::Blocked,
-                Err(errno) => return Sent::Broken(errno),
+                Err(errno) => {
+                    if let Some(sent) = Sent::after(errno) {
+                        return sent;
+                    }
+                }
             }
         }
         Sent::All
@@ -167,6 +185,25 @@ impl Replies {
             }
             self.head = (self.head + 1) % self.ring.len();
             self.len -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_stays_breaks_the_connection() {
+        for (errno, sent) in [
+            (Errno::INTR, None),
+            (Errno::AGAIN, Some(Sent::Blocked)),
+            (Errno::NOBUFS, Some(Sent::Starved)),
+            (Errno::NOMEM, Some(Sent::Starved)),
+            (Errno::PIPE, Some(Sent::Broken(Errno::PIPE))),
+            (Errno::CONNRESET, Some(Sent::Broken(Errno::CONNRESET))),
+        ] {
+            assert_eq!(Sent::after(errno), sent, "{errno}");
         }
     }
 }

@@ -17,9 +17,6 @@ use super::super::handshake::{Handshake, Progress, Refusal};
 use super::super::waker::EventWaker;
 use super::Options;
 
-/// Room for the replies of large reads: on a Unix socket the sender's buffer counts.
-const SEND_BUFFER_BYTES: usize = 4 << 20;
-
 /// Serves one client to its end.
 pub(super) fn serve<I: BlockIo>(
     stream: UnixStream,
@@ -39,8 +36,6 @@ fn try_serve<I: BlockIo>(
     factory: &impl Fn(Arc<EventWaker>) -> Result<I>,
     stop: &EventWaker,
 ) -> Result<()> {
-    // As large as the system lets it be; a smaller one only costs time.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
     stream.set_nonblocking(true).map_err(lost)?;
     let deadline = Instant::now() + options.handshake_deadline;
     let mut talk = Talk { stream, stop, deadline };
