@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::args::{ConfigCommand, ConfigPlace};
+use crate::config::schema::spelled;
 use crate::config::{self, Config};
 use crate::engine::units::ByteLen;
 
@@ -36,21 +37,22 @@ fn load(place: &ConfigPlace) -> Result<Config> {
     Ok(config::load(&place.root, &place.file)?)
 }
 
-/// What the file amounts to, in one sentence.
+/// What the file amounts to, in one sentence, with exact sizes.
 fn summary(config: &Config) -> String {
     let swap = &config.swap;
-    let mut text = format!("{} of swap", swap.size);
+    let mut text = format!("{} of swap", spelled(swap.size));
     let sizes = swap.device_sizes();
-    if sizes.len() > 1 {
-        let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
-        let each =
-            if first == last { first.to_string() } else { format!("{first} down to {last}") };
-        let _ = write!(text, " on {} devices of {each}", sizes.len());
+    if let [first, .., last] = &sizes[..] {
+        let _ = write!(text, " on {} devices of {}", sizes.len(), spelled(*first));
+        if first != last {
+            let _ = write!(text, " or {}", spelled(*last));
+        }
     }
-    let _ = write!(text, ", {} of it in the {} tier", config.tier.size, config.tier.kind.name());
+    let kind = config.tier.kind.name();
+    let _ = write!(text, ", {} of it in the {kind} tier", spelled(config.tier.size));
     if let Some(spill) = &config.spill {
         let rest = ByteLen(swap.size.0 - config.tier.size.0);
-        let _ = write!(text, ", {rest} only in {}", spill.path.display());
+        let _ = write!(text, ", {} only in {}", spelled(rest), spill.path.display());
     }
     text
 }

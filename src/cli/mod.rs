@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::config::ConfigError;
-use crate::engine::error::Error;
+use crate::engine::error::{Error, Kind};
 
 pub mod args;
 pub mod bench_args;
@@ -58,20 +58,18 @@ pub fn finish(result: Result<ExitCode>) -> ExitCode {
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    let code = if let Some(config) = error.downcast_ref::<ConfigError>() {
+    if let Some(config) = error.downcast_ref::<ConfigError>() {
         eprint!("{}", ended(config.to_string()));
-        if matches!(config, ConfigError::Invalid { .. }) {
-            eprintln!("\nNothing was changed. Check again with: sluice config check FILE");
-        }
-        USAGE
-    } else {
-        eprintln!("sluice: {error:#}");
-        FAILED
-    };
-    if let Some(hint) = error.downcast_ref::<Error>().and_then(Error::hint) {
+        return ExitCode::from(USAGE);
+    }
+    eprintln!("sluice: {error:#}");
+    let known = error.downcast_ref::<Error>();
+    if let Some(hint) = known.and_then(Error::hint) {
         eprintln!("  next: {hint}");
     }
-    ExitCode::from(code)
+    // What the caller asked for cannot be: the same as a wrong option.
+    let asked_wrong = known.is_some_and(|error| error.kind() == Kind::Invalid);
+    ExitCode::from(if asked_wrong { USAGE } else { FAILED })
 }
 
 fn ended(mut text: String) -> String {

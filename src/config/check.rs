@@ -98,7 +98,7 @@ fn swap(root: &DeTable<'_>, text: &str, problems: &mut Vec<Problem>) -> Option<S
             None
         }
     });
-    if size.is_none() && problems.len() == before {
+    if size.is_none() && problems.len() == before && !section.is_value() {
         problems.push(section.problem(
             "size",
             None,
@@ -129,9 +129,12 @@ fn tier(
         span: placed.span,
     });
     if !misspelt && !kind.value.is_built() {
-        let default = if kind.span.is_none() { "the default, \"auto\", is " } else { "" };
-        let why = format!("{default}not built in this version; it has \"ram\"");
-        problems.push(section.problem("kind", kind.span, &why));
+        let why = if kind.span.is_some() {
+            "not built in this version; it has \"ram\""
+        } else {
+            "the default, \"auto\", is not built in this version; write kind = \"ram\" under [tier]"
+        };
+        problems.push(section.problem("kind", kind.span, why));
     }
     let reserve = section.size("reserve", problems).map_or(ByteLen(0), |placed| placed.value);
     let size = section.size("size", problems);

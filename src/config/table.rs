@@ -24,6 +24,7 @@ pub(super) struct Section<'t, 'i> {
     name: &'static str,
     text: &'t str,
     table: Option<&'t DeTable<'i>>,
+    is_value: bool,
 }
 
 impl<'t, 'i> Section<'t, 'i> {
@@ -47,12 +48,17 @@ impl<'t, 'i> Section<'t, 'i> {
             }
             table
         });
-        Self { name, text, table }
+        Self { name, text, table, is_value: table.is_none() && root.contains_key(name) }
     }
 
     /// Whether the file has the section.
     pub fn is_present(&self) -> bool {
         self.table.is_some()
+    }
+
+    /// Whether the file has a plain value in its place, which is a problem already.
+    pub fn is_value(&self) -> bool {
+        self.is_value
     }
 
     /// Reports every key that is not one of `known`, with the nearest that is.

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::wire::{
-    CLIENT_FLAGS_BYTES, GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_HEADER_BYTES,
-    OPTION_REPLY_BYTES, OptionHeader, OptionReply, REPLY_BYTES, Reply, Request, client, cmd,
-    encode_client_flags, errno, flag, handshake, info, opt, rep,
+    CLIENT_FLAGS_BYTES, EXPORT_NAME_REPLY_BYTES, EXPORT_NAME_ZEROES, ExportNameReply,
+    GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_HEADER_BYTES, OPTION_REPLY_BYTES,
+    OptionHeader, OptionReply, REPLY_BYTES, Reply, Request, client, cmd, encode_client_flags,
+    errno, flag, handshake, info, opt, rep,
 };
 use crate::engine::error::{Error, Kind, Result};
 
@@ -71,8 +72,7 @@ impl Client {
             .map_err(|error| broken(&place, error))?;
         let export = Export { bytes: 0, flags: 0, min_block: 1, max_payload: DEFAULT_MAX_PAYLOAD };
         let mut client = Self { stream, export, place, cookie: 0 };
-        client.shake_hands()?;
-        client.go(name)?;
+        client.shake_hands(name)?;
         Ok(client)
     }
 
@@ -119,7 +119,7 @@ impl Client {
         self.send_request(cmd::DISC, 0, 0)
     }
 
-    fn shake_hands(&mut self) -> Result<()> {
+    fn shake_hands(&mut self, name: &str) -> Result<()> {
         let mut greeting = [0; GREETING_BYTES];
         self.receive(&mut greeting)?;
         let greeting = Greeting::parse(&greeting).map_err(|error| self.protocol(&error))?;
@@ -130,11 +130,29 @@ impl Client {
         if greeting.flags & handshake::NO_ZEROES != 0 {
             flags |= client::NO_ZEROES;
         }
-        let flags: [u8; CLIENT_FLAGS_BYTES] = encode_client_flags(flags);
-        self.send(&flags)
+        let bytes: [u8; CLIENT_FLAGS_BYTES] = encode_client_flags(flags);
+        self.send(&bytes)?;
+        if self.go(name)? {
+            return Ok(());
+        }
+        self.enter_by_name(name, flags & client::NO_ZEROES == 0)
     }
 
-    fn go(&mut self, name: &str) -> Result<()> {
+    /// Enters by `EXPORT_NAME`, all that old servers know.
+    fn enter_by_name(&mut self, name: &str, zeroes: bool) -> Result<()> {
+        let header = OptionHeader { option: opt::EXPORT_NAME, bytes: name.len() as u32 };
+        self.send(&header.encode())?;
+        self.send(name.as_bytes())?;
+        let mut reply = [0; EXPORT_NAME_REPLY_BYTES];
+        self.receive(&mut reply)?;
+        let ExportNameReply { bytes, flags } = ExportNameReply::parse(&reply);
+        self.export.bytes = bytes;
+        self.export.flags = flags;
+        self.receive(&mut [0; EXPORT_NAME_ZEROES][..if zeroes { EXPORT_NAME_ZEROES } else { 0 }])
+    }
+
+    /// Enters by `GO`; false if the server does not know that option.
+    fn go(&mut self, name: &str) -> Result<bool> {
         let mut data = Vec::new();
         InfoRequest::encode_into(name, &[info::BLOCK_SIZE], &mut data);
         let header = OptionHeader { option: opt::GO, bytes: data.len() as u32 };
@@ -149,13 +167,12 @@ impl Client {
                 return Err(self.protocol(&format!("unexpected option reply {reply:?}")));
             }
             data.resize(reply.bytes as usize, 0);
-            let mut taken = std::mem::take(&mut data);
-            self.receive(&mut taken)?;
-            data = taken;
+            self.receive(&mut data)?;
             match reply.kind {
-                rep::ACK if self.export.flags & flag::HAS_FLAGS != 0 => return Ok(()),
+                rep::ACK if self.export.flags & flag::HAS_FLAGS != 0 => return Ok(true),
                 rep::ACK => return Err(self.protocol(&"entered an export of unknown size")),
                 rep::INFO => self.learn(&data)?,
+                rep::ERR_UNSUP => return Ok(false),
                 rep::ERR_UNKNOWN => {
                     return Err(Error::new(
                         Kind::Invalid,

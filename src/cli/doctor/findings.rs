@@ -241,7 +241,7 @@ fn ublk(facts: &Facts) -> Finding {
 const SMALL_WINDOW: u64 = 256 << 20;
 
 fn gpu(gpu: &Gpu) -> Finding {
-    let vendor = gpu.vendor_name().unwrap_or("other");
+    let vendor = gpu.vendor_name().unwrap_or("display controller");
     let driver = gpu.driver.as_deref().unwrap_or("no driver");
     let name =
         format!("{vendor} {:04x}:{:04x} at {} ({driver})", gpu.vendor, gpu.device, gpu.address);

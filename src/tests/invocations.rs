@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `sluice` program as a person meets it: exit codes, error texts, golden
+//! outputs. `BLESS=1 cargo test` writes the golden files anew, to be reviewed.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+mod benchmarks;
+mod faulty_server;
+
+const TREES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/trees");
+
+/// What a run gave.
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs `sluice` in `dir`.
+pub(crate) fn sluice_in<I: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = I>) -> Outcome {
+    let output = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(args)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    Outcome {
+        code: output.status.code().expect("it was not killed"),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn sluice(args: &[&str]) -> Outcome {
+    sluice_in(Path::new("/"), args)
+}
+
+fn expect(golden: &Path, found: &str) {
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(golden, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(golden)
+        .unwrap_or_else(|error| panic!("{}: {error}; it was\n{found}", golden.display()));
+    assert_eq!(found, expected, "differs from {}", golden.display());
+}
+
+fn entries(dir: &Path, extension: Option<&str>) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| extension.is_none_or(|wanted| path.extension() == Some(OsStr::new(wanted))))
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "{} is empty", dir.display());
+    found
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_is_right() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage: sluice"),
+        (&["statsu"], "similar subcommand exists: 'status'"),
+        (&["status", "--jason"], "argument exists: '--json'"),
+        (
+            &["serve", "--tier", "cuda", "--size", "1G", "--socket", "/x"],
+            "not built in this version",
+        ),
+        (
+            &["serve", "--tier", "disk", "--size", "1G", "--socket", "/x"],
+            "ram, cuda, vulkan and auto",
+        ),
+        (&["serve", "--tier", "ram", "--size", "65M", "--socket", "/x"], "\"64M\" and \"66M\""),
+        (&["serve", "--tier", "ram", "--size", "1g", "--socket", "/x"], "512M"),
+        (&["serve", "--tier", "ram", "--size", "1M", "--socket", "/x"], "the least is \"64M\""),
+        (&["serve", "--tier", "ram", "--size", "1G"], "--socket <PATH>"),
+        (&["bench"], "<TARGET>"),
+        (&["bench", "unix:"], "no path after unix:"),
+        (&["bench", "nbd://host/x"], "only nbd+unix:// is known"),
+        (&["bench", "unix:/x", "--block", "5000"], "multiple of 4K"),
+        (&["bench", "unix:/x", "--block", "2M"], "from 4K to 1M"),
+        (&["bench", "unix:/x", "--write", "101"], "0..=100"),
+        (&["bench", "unix:/x", "--sporadic", "--pause", "5"], "cannot be used with"),
+        (&["bench", "unix:/x", "--sporadic", "--depth", "2"], "one at a time"),
+        (&["bench", "unix:/x", "--sporadic", "--block", "8K"], "single pages"),
+        (&["bench", "unix:/x", "--interval", "5"], "--sporadic"),
+        (&["demo", "--seconds", "0"], "1..=3600"),
+        (
+            &["config", "check", "/nonexistent.toml"],
+            "cannot read the configuration /nonexistent.toml",
+        ),
+        (&["config", "check", "--root", "/nonexistent"], "/nonexistent/etc/sluice/sluice.toml"),
+    ];
+    for (args, text) in cases {
+        let outcome = sluice(args);
+        assert_eq!(outcome.code, 2, "{args:?}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(text),
+            "{args:?} does not say {text:?}: {}",
+            outcome.stderr
+        );
+        assert_eq!(outcome.stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_exits_with_1_and_a_next_step() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["status", "--socket", "/nonexistent"], "cannot reach the store at /nonexistent"),
+        (&["bench", "unix:/nonexistent"], "cannot reach an NBD server at /nonexistent"),
+        (&["bench", "/nonexistent"], "cannot open /nonexistent"),
+    ];
+    for (args, text) in cases {
+        let outcome = sluice(args);
+        assert_eq!(outcome.code, 1, "{args:?}");
+        assert!(outcome.stderr.contains(text), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("\n  next: "), "{args:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn every_command_teaches_with_examples() {
+    let commands: &[&[&str]] = &[
+        &[],
+        &["demo"],
+        &["serve"],
+        &["bench"],
+        &["status"],
+        &["doctor"],
+        &["config", "check"],
+        &["config", "show"],
+        &["completions"],
+        &["man"],
+    ];
+    for command in commands {
+        let outcome = sluice(&[command, &["--help"][..]].concat());
+        assert_eq!(outcome.code, 0, "{command:?}");
+        assert!(outcome.stdout.contains("Examples:\n  sluice "), "{command:?}: {}", outcome.stdout);
+    }
+    let help = sluice(&["--help"]).stdout;
+    for code in ["  0  done", "  1  failed", "  2  wrong usage"] {
+        assert!(help.contains(code), "{help}");
+    }
+    assert_eq!(sluice(&["--version"]).stdout, concat!("sluice ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn manual_pages_and_completions_cover_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir_name = dir.path().to_str().unwrap();
+    assert_eq!(sluice(&["man", "--dir", dir_name]).code, 0);
+    let commands = ["demo", "serve", "bench", "status", "doctor", "config", "completions", "man"];
+    for command in commands {
+        let page = std::fs::read_to_string(dir.path().join(format!("sluice-{command}.1"))).unwrap();
+        assert!(page.contains(".SH NAME"), "{command}");
+    }
+    assert!(sluice(&["man"]).stdout.contains(".TH sluice 1"));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = sluice(&["completions", shell]).stdout;
+        for command in commands {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    let outcome = sluice(&["man", "--dir", "/nonexistent"]);
+    assert_eq!(outcome.code, 1);
+    assert!(outcome.stderr.contains("/nonexistent"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["completions", "zsh"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
+#[test]
+fn bad_configurations_say_what_is_wrong_where() {
+    let dir = Path::new(TREES).join("config/bad");
+    for file in entries(&dir, Some("toml")) {
+        let name = file.file_name().unwrap();
+        let outcome = sluice_in(&dir, ["config".as_ref(), "check".as_ref(), name]);
+        assert_eq!((outcome.code, &*outcome.stdout), (2, ""), "{}", file.display());
+        expect(&file.with_extension("expected"), &outcome.stderr);
+        let show = sluice_in(&dir, ["config".as_ref(), "show".as_ref(), name]);
+        assert_eq!((show.code, show.stderr), (2, outcome.stderr), "{}", file.display());
+    }
+}
+
+#[test]
+fn good_configurations_are_shown_with_every_default() {
+    let dir = Path::new(TREES).join("config/good");
+    for file in entries(&dir, Some("toml")) {
+        let name = file.file_name().unwrap();
+        let config = |args: &[&str]| {
+            let args = args.iter().map(OsStr::new).chain([name]);
+            let outcome = sluice_in(&dir, ["config".as_ref()].into_iter().chain(args));
+            assert_eq!((outcome.code, &*outcome.stderr), (0, ""), "{}", file.display());
+            outcome.stdout
+        };
+        expect(&file.with_extension("checked"), &config(&["check"]));
+        expect(&file.with_extension("shown"), &config(&["show"]));
+        expect(&file.with_extension("json"), &config(&["show", "--json"]));
+    }
+}
+
+#[test]
+fn the_configuration_is_found_below_a_root() {
+    let root = tempfile::tempdir().unwrap();
+    let etc = root.path().join("etc/sluice");
+    std::fs::create_dir_all(&etc).unwrap();
+    std::fs::copy(Path::new(TREES).join("config/good/least.toml"), etc.join("sluice.toml"))
+        .unwrap();
+    let outcome = sluice(&["config", "check", "--root", root.path().to_str().unwrap()]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert!(outcome.stdout.starts_with("/etc/sluice/sluice.toml: "), "{}", outcome.stdout);
+}
+
+#[test]
+fn the_doctor_reads_machines_as_they_are() {
+    let able = ["01-desktop"];
+    for tree in entries(&Path::new(TREES).join("doctor"), None) {
+        let root = tree.join("root");
+        let doctor = |args: &[&str]| {
+            sluice_in(
+                Path::new("/"),
+                [&["doctor", "--root", root.to_str().unwrap()], args].concat(),
+            )
+        };
+        let report = doctor(&[]);
+        let name = tree.file_name().unwrap().to_str().unwrap();
+        assert_eq!(report.code, i32::from(!able.contains(&name)), "{name}");
+        assert_eq!(report.stderr, "", "{name}");
+        expect(&tree.join("expected"), &report.stdout);
+        expect(&tree.join("expected.json"), &doctor(&["--json"]).stdout);
+    }
+}
+
+#[test]
+fn the_doctor_runs_on_this_machine() {
+    let outcome = sluice(&["doctor"]);
+    assert!([0, 1].contains(&outcome.code));
+    assert!(outcome.stdout.contains("This machine can:"), "{}", outcome.stdout);
+}
+
+/// Answers one request with `reply` and gives back what was asked.
+fn store_that_says(dir: &Path, reply: &'static str) -> (PathBuf, std::thread::JoinHandle<String>) {
+    let socket = dir.join("store.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut asked).unwrap();
+        stream.write_all(reply.as_bytes()).unwrap();
+        asked
+    });
+    (socket, thread)
+}
+
+#[test]
+fn status_shows_what_the_store_says() {
+    const REPLY: &str = concat!(include_str!("trees/status/reply.json"), "\n");
+    for (args, golden) in [(&[][..], "expected"), (&["--json"], "expected.json")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, store) = store_that_says(dir.path(), REPLY);
+        let outcome = sluice(&[&["status", "--socket", socket.to_str().unwrap()], args].concat());
+        assert_eq!((outcome.code, &*outcome.stderr), (0, ""));
+        assert_eq!(store.join().unwrap(), "{\"command\":\"status\"}\n");
+        expect(&Path::new(TREES).join("status").join(golden), &outcome.stdout);
+    }
+}
+
+#[test]
+fn status_refuses_what_is_no_store() {
+    for reply in ["", "220 mail\r\n", "{\"state\":\"asleep\"}\n"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, store) = store_that_says(dir.path(), reply);
+        let outcome = sluice(&["status", "--socket", socket.to_str().unwrap()]);
+        store.join().unwrap();
+        assert_eq!((outcome.code, &*outcome.stdout), (1, ""));
+        assert!(outcome.stderr.contains("did not answer as a store"), "{}", outcome.stderr);
+    }
+}
