@@ -52,7 +52,6 @@ struct Request {
     host_pages: u32,
     pieces: u32,
     failure: Option<Failure>,
-    started: Duration,
 }
 
 /// One tier's lane and the group being gathered for it.
@@ -135,7 +134,6 @@ impl Session {
                     host_pages: 0,
                     pieces: 0,
                     failure: None,
-                    started: Duration::ZERO,
                 };
                 MAX_REQUESTS
             ]
@@ -210,8 +208,9 @@ impl Table {
             let (Stage::InFlight, Some(place)) = (&piece.stage, piece.place) else { continue };
             let Some(deadline) = self.lanes[place.tier as usize].deadline else { continue };
             let token = piece.request;
+            let since = *self.pieces[id].since.get_or_insert(self.now);
             let request = &mut self.requests[token as usize];
-            if request.phase == Phase::Running && self.now > request.started + deadline {
+            if request.phase == Phase::Running && self.now > since + deadline {
                 request.phase = Phase::Zombie;
                 self.running -= 1;
                 store.fault(place.tier);
@@ -240,7 +239,6 @@ impl Table {
         request.phase = Phase::Running;
         request.command = command;
         request.failure = None;
-        request.started = self.now;
         // A piece may end within the split; this keeps the request open until all exist.
         request.pieces = 1;
         self.running += 1;
@@ -309,13 +307,13 @@ impl Table {
 
     /// A parked piece that waits for pages which a tier that stopped answering
     /// still holds waits no longer than that tier's own requests do.
-    fn is_stuck(&self, store: &Store, id: u32) -> bool {
-        let piece = &self.pieces[id as usize];
+    fn is_stuck(&mut self, store: &Store, id: u32) -> bool {
+        let piece = &mut self.pieces[id as usize];
+        let since = *piece.since.get_or_insert(self.now);
         let place = piece.run.and_then(|run| store.index.place(run.extent));
         let Some(tier) = place.map(|place| place.tier as usize) else { return false };
-        let started = self.requests[piece.request as usize].started;
         store.tiers[tier].is_faulty()
-            && self.lanes[tier].deadline.is_some_and(|deadline| self.now > started + deadline)
+            && self.lanes[tier].deadline.is_some_and(|deadline| self.now > since + deadline)
     }
 
     fn release(&mut self, token: u32) {

@@ -5,6 +5,7 @@
 
 mod memory_tier;
 mod random;
+mod trouble;
 mod world;
 
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use super::units::{ExtentIndex, SlabIndex, SlotIndex};
 use memory_tier::PAGE;
 use world::{EXTENTS, World, setups};
 
-fn finish_one(world: &mut World, command: Command, page: u64, after: Duration) -> Result2 {
+pub(super) fn finish_one(world: &mut World, command: Command, page: u64, after: Duration) -> Result2 {
     let session = &mut world.desks[0].session;
     let ticket = session.reserve(PAGE).unwrap();
     session.start(ticket.token, command, page * u64::from(PAGE), PAGE.into());
@@ -34,7 +35,7 @@ fn finish_one(world: &mut World, command: Command, page: u64, after: Duration) -
     panic!("the request was never answered");
 }
 
-type Result2 = std::result::Result<(), Failure>;
+pub(super) type Result2 = std::result::Result<(), Failure>;
 
 #[test]
 fn a_range_outside_the_device_or_off_page_is_refused_and_changes_nothing() {

@@ -10,6 +10,7 @@
 //! A piece holds its extent's pin exactly while it is in flight.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::super::counters::Counters;
 use super::super::index::{OpenPages, PageRun, Place};
@@ -41,6 +42,9 @@ pub(super) struct Piece {
     /// For trims: extents still to do, from the run's extent on.
     through: u32,
     pub(super) place: Option<Place>,
+    /// When a drive first saw the piece in its present stage. Requests start
+    /// between drives, where the session knows no time: it may have slept.
+    pub(super) since: Option<Duration>,
     open: Option<OpenPages>,
     writes_begun: u32,
     operations: u32,
@@ -143,6 +147,7 @@ impl Table {
         }
         let piece = &mut self.pieces[id as usize];
         piece.stage = Stage::InFlight;
+        piece.since = None;
         piece.place = Some(place);
         piece.writes_begun = writes_begun;
         piece.operations = operations;
@@ -184,6 +189,7 @@ impl Table {
         ));
         let piece = &mut self.pieces[id as usize];
         piece.stage = Stage::InFlight;
+        piece.since = None;
         piece.place = Some(place);
         piece.open = Some(open);
         piece.operations = 1;
@@ -278,6 +284,7 @@ impl Table {
                     store.unpin(run.extent);
                     let piece = &mut self.pieces[id as usize];
                     piece.stage = Stage::Parked;
+                    piece.since = None;
                     piece.place = None;
                     Counters::bump(&self.counters.parked);
                     self.parked.push(id);
