@@ -292,6 +292,12 @@ impl Table {
         std::mem::swap(&mut self.parked, &mut self.retry);
         for n in 0..self.retry.len() {
             let id = self.retry[n];
+            let token = self.pieces[id as usize].request as usize;
+            if self.requests[token].phase == Phase::Zombie {
+                // Its failure was answered: whoever asked may have written again.
+                self.end_piece(id, None);
+                continue;
+            }
             if self.begin(store, id) {
                 continue;
             }
