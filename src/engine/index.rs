@@ -229,7 +229,9 @@ impl Index {
         let OpenPages(run) = pages;
         for (page, checksum) in (run.first..run.first + run.count).zip(checksums) {
             self.step();
-            self.checksum_cell(run.extent, page).store(checksum, Ordering::Relaxed);
+            // Release: a reader that sees the new checksum beside old data also
+            // sees that a write began meanwhile, and takes it for no corruption.
+            self.checksum_cell(run.extent, page).store(checksum, Ordering::Release);
         }
         for (word, mask) in run.masks() {
             self.step();

@@ -125,13 +125,15 @@ impl SlotPool {
             .is_ok()
     }
 
-    /// Never gives a slot of this slab again and never retires it.
-    /// True the first time.
+    /// Never gives a slot of this slab again and never retires it. True the
+    /// first time; false also for a slab that is absent, which stays usable.
     pub fn quarantine(&self, slab: u32) -> bool {
-        let word = &self.slabs[slab as usize];
-        let before = word.fetch_or(QUARANTINED, Ordering::Relaxed);
-        word.fetch_and(!OPEN, Ordering::Relaxed);
-        before & QUARANTINED == 0
+        self.slabs[slab as usize]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                (word & HELD != 0 && word & QUARANTINED == 0)
+                    .then_some((word | QUARANTINED) & !OPEN)
+            })
+            .is_ok()
     }
 
     /// Takes an empty slab away from allocators for good. True: the caller now

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tier in plain memory whose lanes complete in random order, tear pages,
+//! fail and hang on request.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::super::crash::Fuel;
+use super::super::error::{Error, Kind, Result};
+use super::super::tier::{Direction, Done, Fault, HostMemory, Lane, LaneSetup, PageOp, Tier, Wake};
+use super::super::units::{PAGE_BYTES, SLAB_BYTES, SlabIndex};
+
+pub(super) const PAGE: u32 = PAGE_BYTES as u32;
+
+/// Host memory as words; the checksum is a plain hash of the page.
+pub(super) struct Words(pub(super) Box<[AtomicU64]>);
+
+impl Words {
+    pub(super) fn new(pages: usize) -> Arc<Self> {
+        Arc::new(Self((0..pages * PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(super) fn page(&self, at: u32) -> Vec<u64> {
+        let from = at as usize / 8;
+        self.0[from..from + PAGE_BYTES / 8].iter().map(|w| w.load(Ordering::Relaxed)).collect()
+    }
+
+    pub(super) fn put(&self, at: u32, words: &[u64]) {
+        for (cell, word) in self.0[at as usize / 8..].iter().zip(words) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+    }
+}
+
+impl HostMemory for Words {
+    fn base(&self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+    fn bytes(&self) -> usize {
+        self.0.len() * 8
+    }
+    fn zero(&self, at: u32, bytes: u32) {
+        for page in 0..bytes / PAGE {
+            self.put(at + page * PAGE, &[0; PAGE_BYTES / 8]);
+        }
+    }
+    fn crc32c(&self, at: u32, bytes: u32) -> u32 {
+        assert_eq!(bytes, PAGE);
+        hash(&self.page(at))
+    }
+}
+
+pub(super) fn hash(words: &[u64]) -> u32 {
+    let sum = words
+        .iter()
+        .fold(1u64, |sum, word| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+    (sum >> 32) as u32
+}
+
+/// A page of data: which write it is from, and which page it belongs to.
+pub(super) fn contents(page: u64, tag: u64) -> Vec<u64> {
+    if tag == 0 { vec![0; PAGE_BYTES / 8] } else { vec![tag << 32 | page; PAGE_BYTES / 8] }
+}
+
+pub(super) struct Silent;
+impl Wake for Silent {
+    fn wake(&self) {}
+}
+
+/// A xorshift that all lanes of a test share.
+#[derive(Default)]
+pub(super) struct Dice(pub(super) AtomicU64);
+impl Dice {
+    pub(super) fn roll(&self, sides: u64) -> u64 {
+        let mut x = self.0.load(Ordering::Relaxed) | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.0.store(x, Ordering::Relaxed);
+        (x >> 33) % sides
+    }
+}
+
+pub(super) type Pages = HashMap<(u32, u32), Vec<u64>>;
+
+/// What a tier's lanes share.
+#[derive(Default)]
+pub(super) struct TierState {
+    pub(super) pages: Mutex<Pages>,
+    pub(super) held: Mutex<Vec<u32>>,
+    pub(super) fuel: Arc<Fuel>,
+    pub(super) dice: Arc<Dice>,
+    /// 0: all well, 1: every operation fails, 2: nothing is ever answered.
+    pub(super) trouble: AtomicU64,
+}
+
+impl TierState {
+    /// A crash may have poisoned the lock; the data is as it was.
+    pub(super) fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct TestTier {
+    pub(super) max: u32,
+    pub(super) state: Arc<TierState>,
+    /// The memory that lanes made from now on use; `dyn HostMemory` alone
+    /// cannot be read without unsafe code.
+    pub(super) memory: Mutex<Arc<Words>>,
+}
+
+pub(super) struct TestLane {
+    pub(super) tier: Arc<TierState>,
+    pub(super) depth: usize,
+    pub(super) memory: Arc<Words>,
+    pub(super) queue: Vec<PageOp>,
+}
+
+impl Tier for TestTier {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+    fn max_slabs(&self) -> u32 {
+        self.max
+    }
+    fn take(&self, slab: SlabIndex) -> Result<()> {
+        self.state.held.lock().unwrap().push(slab.0);
+        Ok(())
+    }
+    fn release(&self, slab: SlabIndex) -> Result<()> {
+        self.state.held.lock().unwrap().retain(|held| *held != slab.0);
+        self.state.pages().retain(|(held, _), _| *held != slab.0);
+        Ok(())
+    }
+    fn export(&self, _: SlabIndex) -> Result<OwnedFd> {
+        Err(Error::new(Kind::Missing, "no descriptors here"))
+    }
+    fn import(&self, _: SlabIndex, _: OwnedFd) -> Result<()> {
+        Err(Error::new(Kind::Missing, "no descriptors here"))
+    }
+    fn lane(&self, setup: LaneSetup) -> Result<Box<dyn Lane>> {
+        Ok(Box::new(TestLane {
+            tier: Arc::clone(&self.state),
+            depth: setup.depth,
+            memory: Arc::clone(&self.memory.lock().unwrap()),
+            queue: Vec::new(),
+        }))
+    }
+}
+
+impl Lane for TestLane {
+    fn submit(&mut self, ops: &[PageOp]) {
+        for op in ops {
+            assert!(self.tier.held.lock().unwrap().contains(&op.slab.0), "slab is held");
+            assert!((op.offset + op.bytes) as usize <= SLAB_BYTES);
+        }
+        self.queue.extend_from_slice(ops);
+        assert!(self.queue.len() <= self.depth, "within the lane's depth");
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) {
+        let trouble = self.tier.trouble.load(Ordering::Relaxed);
+        let mut n = 0;
+        while n < self.queue.len() {
+            if trouble == 2 || self.tier.dice.roll(3) == 0 {
+                n += 1;
+                continue;
+            }
+            let op = self.queue.swap_remove(n);
+            if trouble == 1 {
+                done.push(Done { tag: op.tag, result: Err(Fault::Device(5)) });
+                continue;
+            }
+            let mut pages = self.tier.pages();
+            for page in 0..op.bytes / PAGE {
+                let key = (op.slab.0, op.offset / PAGE + page);
+                let at = op.host + page * PAGE;
+                match op.direction {
+                    Direction::Read => {
+                        let words = pages.get(&key).cloned();
+                        self.memory.put(at, &words.unwrap_or_else(|| vec![7; PAGE_BYTES / 8]));
+                    }
+                    Direction::Write => {
+                        // In two halves, so that a crash can tear a page.
+                        let words = self.memory.page(at);
+                        let old = pages.entry(key).or_insert_with(|| vec![9; PAGE_BYTES / 8]);
+                        let half = words.len() / 2;
+                        self.tier.fuel.burn();
+                        old[..half].copy_from_slice(&words[..half]);
+                        self.tier.fuel.burn();
+                        old[half..].copy_from_slice(&words[half..]);
+                    }
+                }
+            }
+            done.push(Done { tag: op.tag, result: Ok(()) });
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn needs_polling(&self) -> bool {
+        true
+    }
+}
