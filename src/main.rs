@@ -71,7 +71,9 @@ fn parse() -> Result<Option<Command>, lexopt::Error> {
             Ok(Some(Command::Run { config, socket }))
         }
         Some("detach") if config.is_none() => Ok(Some(Command::Detach { devices, socket, force })),
-        Some(verb @ ("run" | "detach")) => Err(format!("{verb}: an argument it does not take").into()),
+        Some(verb @ ("run" | "detach")) => {
+            Err(format!("{verb}: an argument it does not take").into())
+        }
         Some(other) => Err(format!("unknown command {other:?}").into()),
         None => Err("no command".into()),
     }

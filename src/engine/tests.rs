@@ -19,12 +19,7 @@ use super::units::{ExtentIndex, SlabIndex, SlotIndex};
 use memory_tier::PAGE;
 use world::{EXTENTS, World, setups};
 
-pub(super) fn finish_one(
-    world: &mut World,
-    command: Command,
-    page: u64,
-    after: Duration,
-) -> Result2 {
+fn finish_one(world: &mut World, command: Command, page: u64, after: Duration) -> Result2 {
     let session = &mut world.desks[0].session;
     let ticket = session.reserve(PAGE).unwrap();
     session.start(ticket.token, command, page * u64::from(PAGE), PAGE.into());

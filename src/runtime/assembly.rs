@@ -69,11 +69,8 @@ impl Plan {
     /// Builds the store. With a spill, slabs of the fast tier are taken ahead
     /// of need by the keeper; without one, all are held when this returns.
     pub fn build(&self, prepare_worker: &Prepare, keeper: Arc<dyn Wake>) -> Result<Arc<Store>> {
-        let mut tiers = vec![TierSetup {
-            tier: self.fast_tier()?,
-            role: Role::Fast,
-            deadline: None,
-        }];
+        let mut tiers =
+            vec![TierSetup { tier: self.fast_tier()?, role: Role::Fast, deadline: None }];
         if let Some(path) = &self.spill {
             let spill = SpillTier::open(path, SPILL_WORKERS, prepare_worker)?;
             tiers.push(TierSetup { tier: Arc::new(spill), role: Role::Spill, deadline: None });
@@ -87,9 +84,9 @@ impl Plan {
             slabs_for(self.extents())
         };
         let held = format!("{}", ByteLen(u64::from(first) * SLAB_BYTES as u64));
-        store.hold_slabs(0, first).with_context(|| {
-            format!("{} of tier {} could not be held", held, self.tier.name())
-        })?;
+        store
+            .hold_slabs(0, first)
+            .with_context(|| format!("{} of tier {} could not be held", held, self.tier.name()))?;
         Ok(Arc::new(store))
     }
 

@@ -62,7 +62,10 @@ pub fn attach(
     undo: &mut Undo,
 ) -> Result<Device> {
     let uuid = swap::new_uuid(Path::new("/"))?;
-    let backend = format!("sluice:{number}:{:016x}", u64::from_be_bytes(*uuid.first_chunk().unwrap_or(&[0; 8])));
+    let backend = format!(
+        "sluice:{number}:{:016x}",
+        u64::from_be_bytes(*uuid.first_chunk().unwrap_or(&[0; 8]))
+    );
     let spec = ConnectSpec {
         index: nbd.index.map(|first| first + number),
         size_bytes: size.0,
@@ -76,9 +79,7 @@ pub fn attach(
     let index = family.connect(&spec)?;
     // The kernel has its own reference; ours would hide its end of file.
     drop(kernel_end);
-    undo.push("kernel attach", move || {
-        Ok(Family::open(Path::new("/"))?.disconnect(index)?)
-    });
+    undo.push("kernel attach", move || Ok(Family::open(Path::new("/"))?.disconnect(index)?));
     let device = Device { index, path: PathBuf::from(format!("/dev/nbd{index}")), size, backend };
     queue::wait_until_live(Path::new("/"), &device.name(), size, PATIENCE)?;
     let timer = Duration::from_millis(u64::from(nbd.io_timeout_ms));
@@ -107,8 +108,7 @@ pub fn reconnect(
 
 /// Makes the device a swap area and switches it on.
 pub fn swap_on(config: &Config, device: &Device, undo: &mut Undo) -> Result<()> {
-    let signature =
-        Signature { uuid: swap::new_uuid(Path::new("/"))?, label: "sluice".to_owned() };
+    let signature = Signature { uuid: swap::new_uuid(Path::new("/"))?, label: "sluice".to_owned() };
     swap::write_signature(&device.path, &signature, Overwrite::BlankOrOurs)?;
     let discard = if config.swap.discard { Discard::Both } else { Discard::None };
     let priority = i16::try_from(config.swap.priority).ok().filter(|priority| *priority >= 0);

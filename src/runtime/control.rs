@@ -96,12 +96,14 @@ fn answer_one(mut client: UnixStream, status: &mut impl FnMut() -> Status) -> Re
 /// Asks the store on `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Status> {
     let place = || format!("the store on {}", socket.display());
-    let mut stream = UnixStream::connect(socket)
-        .with_context(|| format!("{} does not answer", place()))?;
+    let mut stream =
+        UnixStream::connect(socket).with_context(|| format!("{} does not answer", place()))?;
     stream.set_read_timeout(Some(PATIENCE * 5))?;
     stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).with_context(|| format!("{} broke off", place()))?;
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .with_context(|| format!("{} broke off", place()))?;
     serde_json::from_str(&line).with_context(|| format!("{} answered {line:?}", place()))
 }
 

@@ -64,10 +64,10 @@ impl Serving {
         let orders =
             Orders { target_slabs: plan.fast_slabs(), reserve: plan.reserve, lock: Lock::None };
         let keeper = Keeper::start(&store, bell, orders)?;
-        let served = Arc::clone(&store);
+        let shared = Arc::clone(&store);
         let server = listener.serve(move |waker| {
-            let bytes = 0..served.device_bytes();
-            io_thread::session(&served, bytes, Lock::None, waker).map_err(into_engine_error)
+            let bytes = 0..shared.device_bytes();
+            io_thread::session(&shared, bytes, Lock::None, waker).map_err(into_engine_error)
         })?;
         Ok(Self { server: Some(server), store, _keeper: keeper })
     }

@@ -49,10 +49,7 @@ pub fn snapshot(store: &Store, facts: Facts<'_>) -> Status {
             checksum: totals.checksum_errors,
             timed_out: totals.timed_out,
         },
-        memory: Memory {
-            locked_bytes: locked,
-            ours_bytes: store.memory_bytes() + facts.buffers,
-        },
+        memory: Memory { locked_bytes: locked, ours_bytes: store.memory_bytes() + facts.buffers },
         message: facts.message,
     }
 }

@@ -133,11 +133,8 @@ impl StoreProcess {
         });
         let ring = Arc::clone(&keeper_bell) as Arc<dyn Wake>;
         let store = plan.build(&(prepare as Arc<dyn Fn() + Send + Sync>), ring)?;
-        let orders = Orders {
-            target_slabs: plan.fast_slabs(),
-            reserve: plan.reserve,
-            lock: Lock::Required,
-        };
+        let orders =
+            Orders { target_slabs: plan.fast_slabs(), reserve: plan.reserve, lock: Lock::Required };
         let keeper = Keeper::start(&store, keeper_bell, orders)?;
         let (ends, ended) = channel();
         let channels = Channels {
@@ -211,7 +208,8 @@ impl StoreProcess {
             let wait = drain_at.map_or(watchdog.round(), |at| {
                 at.saturating_duration_since(Instant::now()).min(watchdog.round())
             });
-            let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+            let timeout =
+                Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
             match poll(&mut fds, Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("cannot wait for events"),

@@ -46,7 +46,8 @@ mod tests {
                 let log = Rc::clone(&log);
                 undo.push("step", move || {
                     log.borrow_mut().push(n);
-                    if n == 1 { anyhow::bail!("step 1") } else { Ok(()) }
+                    anyhow::ensure!(n != 1, "step 1");
+                    Ok(())
                 });
             }
         };

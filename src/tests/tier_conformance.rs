@@ -62,7 +62,7 @@ impl Bench {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // SAFETY: inside the arena, aligned, and no operation on the range is open.
             unsafe {
-                self.memory.base().add((at + n * 8) as usize).cast::<u64>().write(x);
+                self.memory.base().add((at + n * 8) as usize).cast::<u64>().write_unaligned(x);
             }
         }
     }

@@ -133,12 +133,8 @@ impl Tier for RamTier {
     }
 
     fn import(&self, slab: SlabIndex, memory: OwnedFd) -> Result<()> {
-        let bytes = std::fs::File::from(memory.try_clone().map_err(|cause| {
-            Error::new(Kind::Io, format!("ram slab {}: descriptor", slab.0)).with_source(cause)
-        })?)
-        .metadata()
-        .map(|data| data.len())
-        .unwrap_or(0);
+        let file = std::fs::File::from(memory);
+        let bytes = file.metadata().map_or(0, |data| data.len());
         if bytes != SLAB_BYTES as u64 {
             let (is, must) = (ByteLen(bytes), ByteLen(SLAB_BYTES as u64));
             return Err(Error::new(
@@ -146,7 +142,7 @@ impl Tier for RamTier {
                 format!("ram slab {}: the descriptor holds {is}, a slab is {must}", slab.0),
             ));
         }
-        self.map(slab, memory)
+        self.map(slab, file.into())
     }
 
     fn lane(&self, setup: LaneSetup) -> Result<Box<dyn Lane>> {

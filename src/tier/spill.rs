@@ -280,7 +280,7 @@ fn transfer(file: &File, job: &Job) -> std::result::Result<(), Fault> {
         };
         match n {
             0 => return Err(Fault::Device(libc::EIO)),
-            n if n > 0 => moved += n as usize,
+            n if n > 0 => moved += n.cast_unsigned(),
             _ => match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::EINTR) => {}
                 errno => return Err(Fault::Device(errno.unwrap_or(libc::EIO))),

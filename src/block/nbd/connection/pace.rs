@@ -68,10 +68,10 @@ mod tests {
     fn looked_for(pace: &mut Pace, now: &mut Duration, gap: Duration) -> Duration {
         let start = *now;
         let mut looked = Duration::ZERO;
-        while *now - start < gap {
+        while now.saturating_sub(start) < gap {
             if pace.looks_again(*now) {
                 *now += Duration::from_micros(1);
-                looked = *now - start;
+                looked = now.saturating_sub(start);
             } else {
                 *now = start + gap;
             }
