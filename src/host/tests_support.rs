@@ -25,8 +25,9 @@ pub(super) static PROCESS: Mutex<()> = Mutex::new(());
 /// soft limit on locked memory.
 pub(super) fn without(dropped: CapabilitySet, test: impl FnOnce() + Send) {
     let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    let maximum = getrlimit(Resource::Memlock).maximum;
-    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum }).unwrap();
+    let before = getrlimit(Resource::Memlock);
+    let small = Rlimit { current: Some(64 << 10), maximum: before.maximum };
+    setrlimit(Resource::Memlock, small).unwrap();
     let run = || {
         let mut sets = capabilities(None).unwrap();
         sets.effective -= dropped;
@@ -34,6 +35,7 @@ pub(super) fn without(dropped: CapabilitySet, test: impl FnOnce() + Send) {
         test();
     };
     let ended = std::thread::scope(|scope| scope.spawn(run).join());
+    setrlimit(Resource::Memlock, before).unwrap();
     if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
     }

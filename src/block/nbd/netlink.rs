@@ -210,5 +210,6 @@ impl AsFd for Events {
     }
 }
 
-#[cfg(test)]
+// The bytes in them are those of a little-endian machine.
+#[cfg(all(test, target_endian = "little"))]
 mod tests;
