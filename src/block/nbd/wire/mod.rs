@@ -13,6 +13,7 @@
 mod option;
 mod transmission;
 
+pub(super) use option::text;
 pub use option::{
     CLIENT_FLAGS_BYTES, EXPORT_NAME_REPLY_BYTES, EXPORT_NAME_ZEROES, ExportNameReply,
     GREETING_BYTES, OPTION_HEADER_BYTES, OPTION_REPLY_BYTES,

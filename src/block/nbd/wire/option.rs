@@ -366,7 +366,7 @@ fn counted(data: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Checks a string of the protocol.
-pub(in super::super) fn text<'a>(
+pub(in crate::block::nbd) fn text<'a>(
     bytes: &'a [u8],
     what: &'static str,
 ) -> Result<&'a str, Malformed> {
