@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The configuration file `/etc/sluice/sluice.toml`: plain types ([`schema`]),
-//! the rules they obey ([`check`]) and reading the file ([`load`]).
+//! the rules they obey ([`check`]) and reading the file ([`mod@load`]).
 //!
 //! Strict on purpose: an unknown key, a wrong type or a value out of range is
 //! an error that names the place, never a default. All problems of a file are

@@ -228,6 +228,7 @@ fn open_requests_outlive_a_client_that_is_gone() {
         let (ended, disk) = served.hang_up();
         releaser.join().unwrap();
         assert_eq!((ended.reason, ended.open), (Reason::Closed, 0), "{style:?}");
+        assert_eq!(Arc::strong_count(&disk), 1, "{style:?}: the store was not freed");
         assert_eq!(disk.bytes()[2 * PAGE..3 * PAGE], pattern(2));
     }
 }
@@ -243,6 +244,8 @@ fn a_request_that_never_finishes_comes_back_as_unclean() {
         served.disk.await_open(1);
         let (ended, disk) = served.hang_up();
         assert_eq!((ended.reason, ended.open), (Reason::Closed, 1), "{style:?}");
+        // Its memory is kept: the store's reference to the disk is still there.
+        assert_eq!(Arc::strong_count(&disk), 2, "{style:?}");
         assert_eq!(disk.bytes()[2 * PAGE..3 * PAGE], vec![0; PAGE]);
         assert_eq!(disk.bytes()[3 * PAGE..4 * PAGE], pattern(3));
     }
@@ -292,7 +295,6 @@ fn stop_answers_what_is_open_and_closes_an_idle_or_busy_connection() {
         open.client.expect_closed();
         assert_eq!(open.join().0.open, 0);
 
-        // Never a moment without work: the stop must be seen all the same.
         let mut busy = Served::new(style);
         let mut writer = busy.client.stream.try_clone().unwrap();
         let read = busy.client.request(cmd::READ, 0, 0, P).encode().repeat(200);
@@ -304,6 +306,17 @@ fn stop_answers_what_is_open_and_closes_an_idle_or_busy_connection() {
         let ended = busy.join().0;
         assert_eq!((ended.reason, ended.open), (Reason::Stopped, 0), "{style:?}");
     }
+}
+
+#[test]
+fn stop_is_seen_by_a_thread_that_never_sleeps() {
+    // It looks for work for an hour before it would sleep.
+    let restless = Options { spin: Duration::from_secs(3600), ..options() };
+    let mut served = Served::with(Style::Prompt, restless, |run| run());
+    served.client.read(0, P);
+    served.stop();
+    served.client.expect_closed();
+    assert_eq!(served.join().0.reason, Reason::Stopped);
 }
 
 #[test]

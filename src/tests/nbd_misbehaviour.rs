@@ -2,6 +2,8 @@
 //! Clients that break the rules: what they send, what comes back, and that the
 //! stream is in step afterwards.
 
+use std::io::{ErrorKind, Write};
+
 use sluice::block::nbd::connection::{MAX_CLAIMED_PAYLOAD, Reason};
 use sluice::block::nbd::wire::{Malformed, Request, cmd, cmd_flag, errno};
 
@@ -65,7 +67,7 @@ fn each_broken_request_is_refused_and_the_next_one_is_served() {
     // All at once, behind each other, the answers still match.
     let everything: Vec<u8> = table.iter().flat_map(|(_, sent, _)| sent.clone()).collect();
     let mut writer = served.client.stream.try_clone().unwrap();
-    let sender = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &everything));
+    let sender = std::thread::spawn(move || writer.write_all(&everything));
     for (what, _, errno) in &table {
         assert_eq!(served.client.reply().unwrap().0.error, *errno, "{what}");
     }
@@ -109,11 +111,45 @@ fn a_client_that_vanishes_inside_a_request_leaves_nothing_behind() {
 
 #[test]
 fn a_client_that_reads_no_replies_is_no_longer_read_from() {
+    let refused = bare(4711, 0, 0, 0);
+    let mut served = Served::new(Style::Prompt);
+    served.client.stream.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    // Until both directions are full and the server sleeps: if it took all and
+    // kept the replies, its memory would be the client's to fill.
+    loop {
+        match served.client.stream.write(&refused[sent % refused.len()..]) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if !served.heartbeat.is_busy() {
+                    break;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    served.client.stream.set_nonblocking(false).unwrap();
+    for _ in 0..sent / refused.len() {
+        let (reply, _) = served.client.reply().unwrap();
+        assert_eq!((reply.cookie, reply.error), (77, errno::EINVAL));
+    }
+    // The one that was cut in two is completed; then all is as before.
+    if sent % refused.len() > 0 {
+        served.client.send(&refused[sent % refused.len()..]);
+        assert_eq!(served.client.reply().unwrap().0.cookie, 77);
+    }
+    assert_eq!(served.client.read(0, P), vec![0; PAGE]);
+    let (ended, _) = served.hang_up();
+    assert_eq!(ended.open, 0);
+}
+
+#[test]
+fn a_client_that_reads_late_gets_every_reply_whole() {
     let mut served = Served::new(Style::Prompt);
     let data = pattern(3);
     let written = served.client.write(0, &data);
     served.client.expect(written, 0);
-    // Far more than the sockets hold, so that both directions fill up.
+    // Far more than the sockets hold, so that replies go out in parts.
     let count = 4000;
     let requests: Vec<u8> = (0..count)
         .flat_map(|at| match at % 3 {
@@ -122,7 +158,7 @@ fn a_client_that_reads_no_replies_is_no_longer_read_from() {
         })
         .collect();
     let mut writer = served.client.stream.try_clone().unwrap();
-    let sender = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &requests));
+    let sender = std::thread::spawn(move || writer.write_all(&requests));
     for _ in 0..count {
         let (reply, read) = served.client.reply().unwrap();
         if reply.cookie == 77 {

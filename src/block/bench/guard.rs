@@ -56,7 +56,8 @@ const fn sign(at: usize, bytes: &'static [u8], what: &'static str) -> Signature 
 /// Whether the plan may write to `target`. A target in use is never allowed:
 /// that is up to opening it.
 pub(super) fn allow(target: &Target, plan: &Plan) -> Result<()> {
-    if !plan.writes() {
+    let told = plan.destroy_contents && matches!(target, Target::Nbd { .. });
+    if !plan.writes() || told {
         return Ok(());
     }
     let (place, head, tail) = match target {

@@ -54,6 +54,9 @@ pub struct Round {
     pub details: Vec<String>,
 }
 
+/// More writes than asked for by so many in a hundred are worth a word.
+const NOTABLE_PERCENT: u64 = 5;
+
 /// All rounds of one target.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetResult {
@@ -86,6 +89,8 @@ type Row = (String, Option<(f64, f64)>, Latency);
 pub struct Report {
     /// What was asked of each target, in words.
     pub work: String,
+    /// How many of a hundred requests were to be writes.
+    pub write_percent: u32,
     /// One, or two in the order given.
     pub results: Vec<TargetResult>,
     /// Of the medians, if there are two targets.
@@ -181,7 +186,7 @@ impl Report {
                 median: Round::default(),
             })
             .collect();
-        Self { work: describe(plan), results, ratio: None }
+        Self { work: describe(plan), write_percent: plan.write_percent, results, ratio: None }
     }
 
     /// Computes medians and the ratio from the rounds.
@@ -248,6 +253,16 @@ impl Report {
                 all.errors,
                 all.reads + all.writes
             );
+            let requests = all.reads + all.writes;
+            let asked = u64::from(self.write_percent);
+            if asked > 0 && all.writes * 100 > requests * (asked + NOTABLE_PERCENT) {
+                let _ = writeln!(
+                    out,
+                    "  {} % were writes, since a block is written before it is read; \
+                     --fill does that before the clock starts",
+                    all.writes * 100 / requests
+                );
+            }
             if all.verified < all.reads {
                 let _ = writeln!(
                     out,
@@ -339,6 +354,7 @@ mod tests {
         };
         let mut report = Report {
             work: String::new(),
+            write_percent: 50,
             results: vec![
                 result(vec![clean.clone(); 3]),
                 result(vec![clean.clone(), wrong, clean]),
