@@ -20,13 +20,14 @@ const LATE: Duration = Duration::from_secs(10);
 /// Above the interval at which deadlines are looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// One session, and a page in each of the first two extents in the fast tier.
+/// One session, extent 0 in the fast tier and extent 1 in the spill.
 fn world() -> World {
     let mut world = World::new(1, 1);
+    finish_one(&mut world, Command::Write, 600, Duration::ZERO).unwrap();
     world.store.take_slab(0).unwrap();
-    for page in [0, 600] {
-        finish_one(&mut world, Command::Write, page, Duration::ZERO).unwrap();
-    }
+    finish_one(&mut world, Command::Write, 0, Duration::ZERO).unwrap();
+    let tier = |extent| world.store.index.place(ExtentIndex(extent)).unwrap().tier;
+    assert_eq!((tier(0), tier(1)), (0, 1));
     world
 }
 
