@@ -45,6 +45,8 @@ pub enum Reason {
     Fault,
     /// A page did not match its checksum; its slab is quarantined.
     Checksum,
+    /// A page that was being written at a crash has not been adopted yet.
+    Torn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +108,15 @@ impl Mover {
 
     /// Begins to move the extent in `slot` of `tier` into any free slot of
     /// `to_tier`. False: a move is under way, the slot is not in use, or
-    /// `to_tier` has no free slot outside the slot's own slab.
+    /// `to_tier` is faulty or has no free slot outside the slot's own slab.
     pub fn start(&mut self, tier: usize, slot: SlotIndex, to_tier: usize) -> bool {
         if self.job.is_some() {
             return false;
         }
         let store = &self.store;
+        if store.tiers[to_tier].is_faulty() {
+            return false;
+        }
         let Some(extent) = store.tiers[tier].owner(slot) else { return false };
         let from = Place { tier: tier as u8, slot };
         let Some((slab, within)) = store.tiers[to_tier].pool.alloc() else { return false };
@@ -140,6 +145,10 @@ impl Mover {
             }
             if self.store.index.place(job.extent) != Some(job.from) {
                 return self.end(&job, Err(Reason::Gone));
+            }
+            // No request has a page open here, but a crash may have left some.
+            if self.store.index.any_open(PageRun::whole(job.extent)) {
+                return self.end(&job, Err(Reason::Torn));
             }
             job.stage = Stage::Reading;
             self.submit(&mut job, Direction::Read);

@@ -336,8 +336,10 @@ impl Table {
         if self.running == 0 {
             return Idle::Empty;
         }
-        let polled =
-            self.lanes.iter().any(|tier| tier.lane.pending() > 0 && tier.lane.needs_polling());
+        // A tier that hangs rings nothing: its deadline is found by looking.
+        let polled = self.lanes.iter().any(|tier| {
+            tier.lane.pending() > 0 && (tier.lane.needs_polling() || tier.deadline.is_some())
+        });
         if polled || !self.parked.is_empty() || !self.finished.is_empty() {
             Idle::Poll
         } else {

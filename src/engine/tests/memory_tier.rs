@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::crash::Fuel;
@@ -94,6 +94,10 @@ pub(super) struct TierState {
     pub(super) dice: Arc<Dice>,
     /// 0: all well, 1: every operation fails, 2: nothing is ever answered.
     pub(super) trouble: AtomicU64,
+    /// Slabs cannot be given back.
+    pub(super) refuse_release: AtomicBool,
+    /// Completions ring the waker, so nobody needs to poll.
+    pub(super) rings: AtomicBool,
 }
 
 impl TierState {
@@ -130,6 +134,9 @@ impl Tier for TestTier {
         Ok(())
     }
     fn release(&self, slab: SlabIndex) -> Result<()> {
+        if self.state.refuse_release.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Io, "the slab stays mapped"));
+        }
         self.state.held.lock().unwrap().retain(|held| *held != slab.0);
         self.state.pages().retain(|(held, _), _| *held != slab.0);
         Ok(())
@@ -203,6 +210,6 @@ impl Lane for TestLane {
     }
 
     fn needs_polling(&self) -> bool {
-        true
+        !self.tier.rings.load(Ordering::Relaxed)
     }
 }

@@ -4,7 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::io::{BlockIo, Command, Failure, Finished};
+use super::super::error::Kind;
+use super::super::index::PageRun;
+use super::super::io::{BlockIo, Command, Failure, Finished, Idle};
+use super::super::mover::{Progress, Reason};
 use super::super::units::ExtentIndex;
 use super::memory_tier::{PAGE, contents};
 use super::world::World;
@@ -52,7 +55,11 @@ fn drive(world: &mut World, times: usize) -> Vec<Finished> {
 }
 
 fn trouble(world: &World, what: u64) {
-    world.tiers[0].state.trouble.store(what, Ordering::Relaxed);
+    trouble_of(world, 0, what);
+}
+
+fn trouble_of(world: &World, tier: usize, what: u64) {
+    world.tiers[tier].state.trouble.store(what, Ordering::Relaxed);
 }
 
 fn read(world: &mut World, page: u64) -> (Result2, u64) {
@@ -84,11 +91,11 @@ fn a_request_that_was_parked_long_has_its_whole_deadline_afterwards() {
     begin(&mut world, Command::Read, 0, 1, 0);
     assert_eq!(drive(&mut world, 1), []);
     world.now += LATE;
-    while world.mover.advance() == super::super::mover::Progress::Busy {}
+    while world.mover.advance() == Progress::Busy {}
     // Back to the fast tier, whose deadline counts.
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
     assert!(world.mover.start(1, place.slot, 0));
-    while world.mover.advance() == super::super::mover::Progress::Busy {}
+    while world.mover.advance() == Progress::Busy {}
     trouble(&world, HANGS);
     assert_eq!(drive(&mut world, 2), []);
     assert!(!world.store.tiers()[0].is_faulty());
@@ -119,4 +126,76 @@ fn the_rest_of_a_request_that_timed_out_is_never_begun() {
     assert!(world.desks[0].session.reserve(640 * PAGE).is_none(), "page 512 is not released");
     world.desks[0].session.release(token);
     assert!(world.desks[0].session.reserve(640 * PAGE).is_some());
+}
+
+#[test]
+fn nothing_is_moved_to_a_faulty_tier() {
+    let mut world = world();
+    world.store.fault(0);
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    assert!(!world.mover.start(1, place.slot, 0));
+    // Away from it is what must still be possible.
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+}
+
+#[test]
+fn a_torn_page_is_not_judged_by_the_mover() {
+    let mut world = world();
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    // As a crash in the middle of a write leaves it, before it is adopted.
+    let run = PageRun { extent: ExtentIndex(0), first: 0, count: 1 };
+    let torn = world.store.index.open(run).unwrap();
+    let key = (place.slab().0, place.slot.byte_in_slab() / PAGE);
+    world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
+    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.advance(), Progress::Abandoned(ExtentIndex(0), Reason::Torn));
+    assert_eq!(world.store.tiers()[0].count().quarantined, 0);
+    world.store.index.abandon(torn);
+}
+
+#[test]
+fn a_write_is_answered_even_when_the_only_spill_failed_once() {
+    let mut world = world();
+    world.store.fault(0);
+    world.store.fault(1);
+    finish_one(&mut world, Command::Write, 1024, Duration::ZERO).unwrap();
+    assert_eq!(world.store.index.place(ExtentIndex(2)).unwrap().tier, 1);
+}
+
+#[test]
+fn a_fast_tier_that_failed_gets_nothing_while_the_spill_is_well() {
+    let world = world();
+    world.store.fault(0);
+    while world.store.alloc().is_some_and(|(place, _)| place.tier == 1) {}
+    assert_eq!(world.store.alloc(), None);
+}
+
+#[test]
+fn a_slab_that_cannot_be_released_is_neither_used_nor_taken_again() {
+    let world = world();
+    world.store.take_slab(0).unwrap();
+    world.tiers[0].state.refuse_release.store(true, Ordering::Relaxed);
+    assert_eq!(world.store.release_empty_slab(0).unwrap_err().kind(), Kind::Io);
+    world.tiers[0].state.refuse_release.store(false, Ordering::Relaxed);
+    let count = world.store.tiers()[0].count();
+    assert_eq!((count.held, count.quarantined, count.empty), (2, 1, 0));
+    // The third slab is still there to take, and no more.
+    assert!(world.store.take_slab(0).unwrap());
+    assert!(!world.store.take_slab(0).unwrap());
+}
+
+#[test]
+fn a_thread_that_waits_for_a_tier_with_a_deadline_keeps_looking() {
+    let mut world = world();
+    world.tiers[0].state.rings.store(true, Ordering::Relaxed);
+    begin(&mut world, Command::Read, 600, 1, 0);
+    trouble_of(&world, 1, HANGS);
+    world.tiers[1].state.rings.store(true, Ordering::Relaxed);
+    drive(&mut world, 1);
+    assert_eq!(world.desks[0].session.idle(), Idle::Woken);
+    trouble(&world, HANGS);
+    begin(&mut world, Command::Read, 0, 1, 0);
+    drive(&mut world, 1);
+    assert_eq!(world.desks[0].session.idle(), Idle::Poll);
 }
