@@ -199,3 +199,103 @@ fn a_thread_that_waits_for_a_tier_with_a_deadline_keeps_looking() {
     drive(&mut world, 1);
     assert_eq!(world.desks[0].session.idle(), Idle::Poll);
 }
+
+/// The mover advances; nothing changes any more.
+fn advance(world: &mut World) -> Progress {
+    (0..1000).map(|_| world.mover.advance()).last().unwrap()
+}
+
+#[test]
+fn a_move_that_a_tier_never_lets_read_is_given_up_and_requests_go_on() {
+    let mut world = world();
+    begin(&mut world, Command::Write, 0, 1, 3);
+    assert_eq!(drive(&mut world, 100).len(), 1);
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+    trouble(&world, HANGS);
+    assert_eq!(advance(&mut world), Progress::Busy);
+    let (token, host) = begin(&mut world, Command::Read, 0, 1, 0);
+    assert_eq!(drive(&mut world, 10), []);
+    let spilled = world.store.tiers()[1].count().used;
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert!(world.store.tiers()[0].is_faulty());
+    assert_eq!(world.store.tiers()[1].count().used, spilled - 1);
+    // The tier may still read there: neither trim nor mover takes the place away.
+    assert!(!world.mover.start(1, world.store.index.place(ExtentIndex(1)).unwrap().slot, 1));
+    trouble(&world, WELL);
+    assert_eq!(drive(&mut world, 100), [Finished { token, result: Ok(()) }]);
+    assert_eq!(world.desks[0].memory.page(host), contents(0, 3));
+    let (_, _) = begin(&mut world, Command::Trim, 0, 1, 0);
+    assert_eq!(drive(&mut world, 10).len(), 1);
+    assert_eq!(world.store.index.place(ExtentIndex(0)), Some(place));
+    // Once it has answered, all is given back.
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.index.place(ExtentIndex(0)), None);
+    assert!(world.mover.is_quiet());
+}
+
+#[test]
+fn a_move_that_a_tier_never_lets_write_is_given_up_and_its_slot_is_kept() {
+    let mut world = world();
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    let used = world.store.tiers()[0].count().used;
+    assert!(world.mover.start(1, place.slot, 0));
+    trouble(&world, HANGS);
+    assert_eq!(advance(&mut world), Progress::Busy);
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(1), Reason::TimedOut));
+    assert_eq!(world.store.index.place(ExtentIndex(1)), Some(place));
+    assert!(world.store.tiers()[0].is_faulty());
+    assert!(!world.store.tiers()[1].is_faulty());
+    let (token, _) = begin(&mut world, Command::Write, 600, 1, 5);
+    assert_eq!(drive(&mut world, 100), [Finished { token, result: Ok(()) }]);
+    // A late write into a slot that somebody else has would be the end of a page.
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.tiers()[0].count().used, used + 1);
+    trouble(&world, WELL);
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.tiers()[0].count().used, used);
+    assert_eq!(read(&mut world, 600), (Ok(()), 5));
+}
+
+#[test]
+fn a_move_that_waits_for_a_lost_request_is_given_up() {
+    let mut world = world();
+    trouble(&world, HANGS);
+    begin(&mut world, Command::Write, 0, 1, 5);
+    drive(&mut world, 1);
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(advance(&mut world), Progress::Busy);
+    assert!(!world.store.pins[0].pin());
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert!(world.store.pins[0].pin());
+    world.store.unpin(ExtentIndex(0));
+    // Other extents can be moved at once.
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    trouble(&world, WELL);
+    assert!(world.mover.start(1, place.slot, 0));
+}
+
+#[test]
+fn a_cancelled_write_never_overwrites_what_was_written_elsewhere() {
+    let mut world = World::new(1, 2);
+    world.store.take_slab(0).unwrap();
+    // The connection is lost with a write parked behind a move.
+    assert!(world.store.pins[1].want());
+    let (token, _) = begin(&mut world, Command::Write, 512, 1, 8);
+    assert_eq!(drive(&mut world, 1), []);
+    world.desks[0].session.cancel();
+    world.store.pins[1].withdraw();
+    // The kernel sends it again on another one, and later a newer one.
+    world.desks.swap(0, 1);
+    for tag in [8, 9] {
+        let (token, _) = begin(&mut world, Command::Write, 512, 1, tag);
+        assert_eq!(drive(&mut world, 100).len(), 1);
+        world.desks[0].session.release(token);
+    }
+    world.desks.swap(0, 1);
+    let ended = Finished { token, result: Err(Failure::Io) };
+    assert_eq!(drive(&mut world, 100), [ended]);
+    world.desks[0].session.release(token);
+    assert_eq!(read(&mut world, 512), (Ok(()), 9));
+}
