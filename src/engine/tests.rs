@@ -5,6 +5,7 @@
 
 mod memory_tier;
 mod random;
+mod threads;
 mod trouble;
 mod world;
 

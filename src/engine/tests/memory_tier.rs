@@ -157,6 +157,26 @@ impl Tier for TestTier {
     }
 }
 
+/// Words in half a page.
+const HALF: usize = PAGE_BYTES / 16;
+
+impl TestLane {
+    fn copy(&self, direction: Direction, key: (u32, u32), at: u32, from: usize) {
+        let words = self.memory.page(at);
+        let half = from..from + HALF;
+        if direction == Direction::Write {
+            self.tier.fuel.burn();
+        }
+        let mut pages = self.tier.pages();
+        // Memory that was never written holds anything but zeros.
+        let page = pages.entry(key).or_insert_with(|| vec![7; PAGE_BYTES / 8]);
+        match direction {
+            Direction::Read => self.memory.put(at + from as u32 * 8, &page[half]),
+            Direction::Write => page[half.clone()].copy_from_slice(&words[half]),
+        }
+    }
+}
+
 impl Lane for TestLane {
     fn submit(&mut self, ops: &[PageOp]) {
         for op in ops {
@@ -180,25 +200,11 @@ impl Lane for TestLane {
                 done.push(Done { tag: op.tag, result: Err(Fault::Device(5)) });
                 continue;
             }
-            let mut pages = self.tier.pages();
             for page in 0..op.bytes / PAGE {
                 let key = (op.slab.0, op.offset / PAGE + page);
-                let at = op.host + page * PAGE;
-                match op.direction {
-                    Direction::Read => {
-                        let words = pages.get(&key).cloned();
-                        self.memory.put(at, &words.unwrap_or_else(|| vec![7; PAGE_BYTES / 8]));
-                    }
-                    Direction::Write => {
-                        // In two halves, so that a crash can tear a page.
-                        let words = self.memory.page(at);
-                        let old = pages.entry(key).or_insert_with(|| vec![9; PAGE_BYTES / 8]);
-                        let half = words.len() / 2;
-                        self.tier.fuel.burn();
-                        old[..half].copy_from_slice(&words[..half]);
-                        self.tier.fuel.burn();
-                        old[half..].copy_from_slice(&words[half..]);
-                    }
+                // In two halves, so that a crash or another thread can tear a page.
+                for half in [0, HALF] {
+                    self.copy(op.direction, key, op.host + page * PAGE, half);
                 }
             }
             done.push(Done { tag: op.tag, result: Ok(()) });
