@@ -239,8 +239,8 @@ impl Store {
     pub(super) fn alloc(&self) -> Option<(Place, bool)> {
         let last = if self.has_spill() { Role::Spill } else { Role::Fast };
         self.alloc_where(|slots| !slots.is_faulty()).or_else(|| {
-            let lost = self.tiers.iter().all(|t| t.role() != last || t.is_faulty());
-            lost.then(|| self.alloc_where(|slots| slots.role() == last)).flatten()
+            let gone = self.tiers.iter().all(|t| t.role() != last || t.is_faulty());
+            gone.then(|| self.alloc_where(|slots| slots.role() == last)).flatten()
         })
     }
 
