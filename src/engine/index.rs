@@ -45,7 +45,7 @@ pub struct Place {
 impl Place {
     /// As the entry word: tier + 1 in the top byte, the slot in the low half.
     /// 0 is the empty extent.
-    fn encode(self) -> u64 {
+    pub(super) fn encode(self) -> u64 {
         (u64::from(self.tier) + 1) << 56 | u64::from(self.slot.0)
     }
 
@@ -173,6 +173,11 @@ impl Index {
     fn step(&self) {
         #[cfg(test)]
         self.fuel.burn();
+    }
+
+    /// The entry as it is stored, for recovery to judge.
+    pub(super) fn entry_word(&self, extent: ExtentIndex) -> u64 {
+        self.entry(extent).load(Ordering::Acquire)
     }
 
     /// Where the extent's pages are; `None`: nowhere, all pages read as zeros.

@@ -5,6 +5,7 @@
 //!   start ──► Draining ──► Reading ──► Writing ──► flip, old slot freed
 //!              │ pins gone   │ verified   │ complete
 //!              └─────────────┴────────────┴──► abandoned: entry unchanged, new slot freed
+//!                                              (given up: when its tier has answered)
 //! ```
 //! The entry names the old place until the one store that flips it, so a crash
 //! or an abandoned move costs nothing. Only written pages are copied. While
@@ -45,6 +46,10 @@ pub enum Reason {
     Fault,
     /// A page did not match its checksum; its slab is quarantined.
     Checksum,
+    /// A page that was being written at a crash has not been adopted yet.
+    Torn,
+    /// Given up: a request or a tier kept the extent too long.
+    TimedOut,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,8 @@ pub struct Mover {
     done: Vec<Done>,
     counters: Arc<Counters>,
     job: Option<Job>,
+    /// A move that was given up while a tier had the buffer.
+    lost: Option<Job>,
 }
 
 impl Mover {
@@ -101,17 +108,22 @@ impl Mover {
             group: Vec::with_capacity(DEPTH),
             done: Vec::with_capacity(DEPTH),
             job: None,
+            lost: None,
         })
     }
 
     /// Begins to move the extent in `slot` of `tier` into any free slot of
-    /// `to_tier`. False: a move is under way, the slot is not in use, or
-    /// `to_tier` has no free slot outside the slot's own slab.
+    /// `to_tier`. False: a move is under way, one that was given up still has
+    /// the buffer, the slot is not in use, or
+    /// `to_tier` is faulty or has no free slot outside the slot's own slab.
     pub fn start(&mut self, tier: usize, slot: SlotIndex, to_tier: usize) -> bool {
-        if self.job.is_some() {
+        if self.job.is_some() || self.lost.is_some() {
             return false;
         }
         let store = &self.store;
+        if store.tiers[to_tier].is_faulty() {
+            return false;
+        }
         let Some(extent) = store.tiers[tier].owner(slot) else { return false };
         let from = Place { tier: tier as u8, slot };
         let Some((slab, within)) = store.tiers[to_tier].pool.alloc() else { return false };
@@ -131,7 +143,10 @@ impl Mover {
 
     /// Does what can be done now, without waiting.
     pub fn advance(&mut self) -> Progress {
-        let Some(mut job) = self.job.take() else { return Progress::Idle };
+        let Some(mut job) = self.job.take() else {
+            self.collect_lost();
+            return Progress::Idle;
+        };
         if job.stage == Stage::Draining {
             let pin = &self.store.pins[job.extent.0 as usize];
             if !pin.try_own() {
@@ -140,6 +155,10 @@ impl Mover {
             }
             if self.store.index.place(job.extent) != Some(job.from) {
                 return self.end(&job, Err(Reason::Gone));
+            }
+            // No request has a page open here, but a crash may have left some.
+            if self.store.index.any_open(PageRun::whole(job.extent)) {
+                return self.end(&job, Err(Reason::Torn));
             }
             job.stage = Stage::Reading;
             self.submit(&mut job, Direction::Read);
@@ -162,6 +181,47 @@ impl Mover {
             return Progress::Busy;
         }
         self.end(&job, Ok(()))
+    }
+
+    /// Ends a move that takes longer than the caller will wait: a request does
+    /// not give the extent back, or a tier does not answer, which is faulty from
+    /// here on. The extent stays where it was and its requests go on. What the
+    /// tier may still touch, buffer and slots, is kept until it answers.
+    pub fn give_up(&mut self) -> Progress {
+        let Some(job) = self.job.take() else { return Progress::Idle };
+        let extent = job.extent;
+        let pin = &self.store.pins[extent.0 as usize];
+        if job.stage == Stage::Draining {
+            pin.withdraw();
+            self.store.free(job.to);
+        } else if job.operations == 0 {
+            return self.end(&job, Err(Reason::TimedOut));
+        } else {
+            Counters::bump(&self.counters.timed_out);
+            if job.stage == Stage::Reading {
+                self.store.fault(job.from.tier);
+                self.store.free(job.to);
+                pin.end_move_pinned();
+            } else {
+                self.store.fault(job.to.tier);
+                pin.end_move();
+            }
+            self.lost = Some(job);
+        }
+        Progress::Abandoned(extent, Reason::TimedOut)
+    }
+
+    /// Gives back what a lost move kept, once its tier has answered.
+    fn collect_lost(&mut self) {
+        let Some(mut job) = self.lost.take() else { return };
+        self.collect(&mut job);
+        if job.operations > 0 {
+            self.lost = Some(job);
+        } else if job.stage == Stage::Reading {
+            self.store.unpin(job.extent);
+        } else {
+            self.store.free(job.to);
+        }
     }
 
     /// The lanes' memory may be reused: no operation is under way.

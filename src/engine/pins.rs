@@ -108,6 +108,13 @@ impl Pin {
         debug_assert_ne!(before & WANTED, 0, "withdraw without want");
     }
 
+    /// Turns the mover's ownership into a pin: requests go on, and the place
+    /// stays as it is until the pin is given back.
+    pub fn end_move_pinned(&self) {
+        let before = self.0.fetch_sub((EXCLUSIVE | WANTED) - 1, Ordering::Release);
+        debug_assert_eq!(before, EXCLUSIVE | WANTED);
+    }
+
     /// Ends the mover's ownership; parked requests may pin again.
     pub fn end_move(&self) {
         let before = self.0.fetch_and(!(EXCLUSIVE | WANTED), Ordering::Release);

@@ -8,7 +8,7 @@
 //! checksum of whatever it holds, by [`Store::adopt`].
 
 use super::error::{Error, Kind, Result};
-use super::index::{Index, MAGIC, PageRun, VERSION};
+use super::index::{Index, MAGIC, Place, VERSION};
 use super::store::{Store, TierSetup};
 use super::units::{ExtentIndex, PAGE_BYTES, SlabIndex};
 
@@ -38,7 +38,7 @@ impl Store {
         judge_header(&index)?;
         let store = Self::new(index, tiers, checksums)?;
         for extent in (0..store.extents()).map(ExtentIndex) {
-            let Some(place) = store.index.place(extent) else { continue };
+            let Some(place) = judge_entry(&store, extent)? else { continue };
             let slots = store.tiers.get(place.tier as usize).ok_or_else(|| {
                 distrust(format!(
                     "extent {} is in tier {}, which is not there",
@@ -74,10 +74,6 @@ impl Store {
     /// Brings one extent to a state that requests can leave behind.
     fn settle_after_crash(&self, extent: ExtentIndex, torn: &mut Vec<TornPage>) {
         let place = self.index.place(extent);
-        if place.is_none() {
-            // A trim emptied the entry and died before, or a sweep after it.
-            self.index.clear_written(PageRun::whole(extent));
-        }
         for page in self.index.open_pages(extent).collect::<Vec<_>>() {
             let source = place.filter(|_| self.index.is_written(extent, page)).map(|place| {
                 let byte = place.slot.byte_in_slab() + page * PAGE_BYTES as u32;
@@ -103,6 +99,21 @@ impl Store {
             self.unpin(torn.extent);
         }
     }
+}
+
+/// No crash leaves an entry that encodes no place, or pages without a place:
+/// an extent is placed before its first page and emptied after its last.
+fn judge_entry(store: &Store, extent: ExtentIndex) -> Result<Option<Place>> {
+    let place = store.index.place(extent);
+    let word = store.index.entry_word(extent);
+    if word != place.map_or(0, Place::encode) {
+        return Err(distrust(format!("extent {} is at {word:#x}, which is no place", extent.0)));
+    }
+    let pages = store.index.written_pages(extent);
+    if place.is_none() && pages > 0 {
+        return Err(distrust(format!("extent {} has {pages} pages and no place", extent.0)));
+    }
+    Ok(place)
 }
 
 fn judge_header(index: &Index) -> Result<()> {

@@ -154,6 +154,18 @@ impl Session {
         Ok(Self { store, table })
     }
 
+    /// Whoever asked is gone and may ask again elsewhere: what no tier has yet
+    /// is never begun, so that it cannot overwrite what is written there. Its
+    /// requests finish as failed once their tiers have answered the rest.
+    pub fn cancel(&mut self) {
+        std::mem::swap(&mut self.table.parked, &mut self.table.retry);
+        for n in 0..self.table.retry.len() {
+            let id = self.table.retry[n];
+            self.table.end_piece(id, Some(Failure::Io));
+        }
+        self.table.retry.clear();
+    }
+
     /// True if no tier holds any of this session's memory: it may be dropped.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -336,8 +348,10 @@ impl Table {
         if self.running == 0 {
             return Idle::Empty;
         }
-        let polled =
-            self.lanes.iter().any(|tier| tier.lane.pending() > 0 && tier.lane.needs_polling());
+        // A tier that hangs rings nothing: its deadline is found by looking.
+        let polled = self.lanes.iter().any(|tier| {
+            tier.lane.pending() > 0 && (tier.lane.needs_polling() || tier.deadline.is_some())
+        });
         if polled || !self.parked.is_empty() || !self.finished.is_empty() {
             Idle::Poll
         } else {

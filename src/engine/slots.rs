@@ -147,6 +147,18 @@ impl SlotPool {
             .is_ok()
     }
 
+    /// Quarantines a slab that was retired but could not be released: it is
+    /// never opened again.
+    pub fn condemn(&self, slab: u32) {
+        let held = self.slabs[slab as usize].compare_exchange(
+            0,
+            HELD | QUARANTINED | ALL_FREE,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        debug_assert!(held.is_ok(), "slab {slab} is condemned by who retired it");
+    }
+
     /// Marks a slot used at recovery, opening its slab if need be.
     /// False if the slot is used already: two extents claim one place.
     pub fn adopt(&self, slab: u32, slot: u32) -> bool {

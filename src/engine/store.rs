@@ -233,13 +233,17 @@ impl Store {
     }
 
     /// Gives one empty slab of the tier back to it, the highest first.
-    /// False: none is empty. Keeper only.
+    /// False: none is empty. A slab that the tier fails to release counts as
+    /// held and quarantined from then on. Keeper only.
     pub fn release_empty_slab(&self, tier: usize) -> Result<bool> {
         let slots = &self.tiers[tier];
         for slab in (0..slots.pool.max_slabs()).rev() {
             if slots.pool.used_in(slab) == Some(0) && slots.pool.retire(slab) {
-                slots.tier().release(SlabIndex(slab))?;
-                return Ok(true);
+                let released = slots.tier().release(SlabIndex(slab));
+                if released.is_err() {
+                    slots.pool.condemn(slab);
+                }
+                return released.map(|()| true);
             }
         }
         Ok(false)
@@ -247,11 +251,23 @@ impl Store {
 
     /// A free slot in the first tier that has one, and whether a faster tier
     /// had to be passed over. `None`: no slot anywhere at this moment.
+    ///
+    /// Faulty tiers get no pages, unless the spill is one of them: a disk that
+    /// failed once may well take the page, and one that does not says so, while
+    /// a write that waits for a slot that cannot come waits for ever.
     pub(super) fn alloc(&self) -> Option<(Place, bool)> {
+        let last = if self.has_spill() { Role::Spill } else { Role::Fast };
+        self.alloc_where(|slots| !slots.is_faulty()).or_else(|| {
+            let gone = self.tiers.iter().all(|t| t.role() != last || t.is_faulty());
+            gone.then(|| self.alloc_where(|slots| slots.role() == last)).flatten()
+        })
+    }
+
+    fn alloc_where(&self, usable: impl Fn(&TierSlots) -> bool) -> Option<(Place, bool)> {
         let mut passed = false;
         self.call_keeper();
         for (n, slots) in self.tiers.iter().enumerate() {
-            if slots.is_faulty() {
+            if !usable(slots) {
                 continue;
             }
             if let Some((slab, within)) = slots.pool.alloc() {

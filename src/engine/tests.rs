@@ -5,6 +5,7 @@
 
 mod memory_tier;
 mod random;
+mod threads;
 mod trouble;
 mod world;
 
@@ -35,7 +36,7 @@ fn finish_one(world: &mut World, command: Command, page: u64, after: Duration) -
     panic!("the request was never answered");
 }
 
-pub(super) type Result2 = std::result::Result<(), Failure>;
+type Result2 = std::result::Result<(), Failure>;
 
 #[test]
 fn a_range_outside_the_device_or_off_page_is_refused_and_changes_nothing() {
@@ -123,12 +124,15 @@ fn a_full_device_takes_every_write_again_and_again() {
 fn an_index_that_contradicts_itself_is_refused_whole() {
     let world = World::new(1, 1);
     let slot = |tier: u64, slot: u64| (tier + 1) << 56 | slot;
-    let bad: [(&[(usize, u64)], &str); 5] = [
+    let written = 8 + EXTENTS as usize;
+    let bad: [(&[(usize, u64)], &str); 7] = [
         (&[(0, 0)], "begins with"),
         (&[(1, 99)], "layout 99"),
         (&[(8, slot(7, 0))], "tier 7"),
         (&[(8, slot(1, 32))], "slab 1"),
         (&[(8, slot(0, 5)), (9, slot(0, 5))], "another extent"),
+        (&[(8, slot(0, 5) | 1 << 40)], "no place"),
+        (&[(written, 1 << 9)], "1 pages and no place"),
     ];
     for (words, part) in bad {
         let index = world.store.index.survivor();

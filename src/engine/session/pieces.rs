@@ -20,8 +20,6 @@ use super::super::tier::{Direction, Done, PageOp};
 use super::super::units::{ExtentIndex, PAGE_BYTES, PAGES_PER_EXTENT};
 use super::{LANE_DEPTH, Table};
 
-/// The most operations one piece can need: every other page written.
-const MAX_PIECE_OPS: usize = PAGES_PER_EXTENT / 2;
 /// Extents a trim clears before the thread looks at other requests again.
 const TRIM_BATCH: u32 = 64;
 
@@ -126,7 +124,9 @@ impl Table {
             return true;
         };
         let tier = &mut self.lanes[place.tier as usize];
-        if tier.lane.pending() + tier.group.len() + MAX_PIECE_OPS > LANE_DEPTH {
+        // At most one operation a page: concurrent trims and commits can split
+        // runs finer than any settled state has them.
+        if tier.lane.pending() + tier.group.len() + run.count as usize > LANE_DEPTH {
             store.unpin(run.extent);
             return false;
         }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::crash::Fuel;
@@ -94,6 +94,10 @@ pub(super) struct TierState {
     pub(super) dice: Arc<Dice>,
     /// 0: all well, 1: every operation fails, 2: nothing is ever answered.
     pub(super) trouble: AtomicU64,
+    /// Slabs cannot be given back.
+    pub(super) refuse_release: AtomicBool,
+    /// Completions ring the waker, so nobody needs to poll.
+    pub(super) rings: AtomicBool,
 }
 
 impl TierState {
@@ -130,6 +134,9 @@ impl Tier for TestTier {
         Ok(())
     }
     fn release(&self, slab: SlabIndex) -> Result<()> {
+        if self.state.refuse_release.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Io, "the slab stays mapped"));
+        }
         self.state.held.lock().unwrap().retain(|held| *held != slab.0);
         self.state.pages().retain(|(held, _), _| *held != slab.0);
         Ok(())
@@ -147,6 +154,26 @@ impl Tier for TestTier {
             memory: Arc::clone(&self.memory.lock().unwrap()),
             queue: Vec::new(),
         }))
+    }
+}
+
+/// Words in half a page.
+const HALF: usize = PAGE_BYTES / 16;
+
+impl TestLane {
+    fn copy(&self, direction: Direction, key: (u32, u32), at: u32, from: usize) {
+        let words = self.memory.page(at);
+        let half = from..from + HALF;
+        if direction == Direction::Write {
+            self.tier.fuel.burn();
+        }
+        let mut pages = self.tier.pages();
+        // Memory that was never written holds anything but zeros.
+        let page = pages.entry(key).or_insert_with(|| vec![7; PAGE_BYTES / 8]);
+        match direction {
+            Direction::Read => self.memory.put(at + from as u32 * 8, &page[half]),
+            Direction::Write => page[half.clone()].copy_from_slice(&words[half]),
+        }
     }
 }
 
@@ -173,25 +200,11 @@ impl Lane for TestLane {
                 done.push(Done { tag: op.tag, result: Err(Fault::Device(5)) });
                 continue;
             }
-            let mut pages = self.tier.pages();
             for page in 0..op.bytes / PAGE {
                 let key = (op.slab.0, op.offset / PAGE + page);
-                let at = op.host + page * PAGE;
-                match op.direction {
-                    Direction::Read => {
-                        let words = pages.get(&key).cloned();
-                        self.memory.put(at, &words.unwrap_or_else(|| vec![7; PAGE_BYTES / 8]));
-                    }
-                    Direction::Write => {
-                        // In two halves, so that a crash can tear a page.
-                        let words = self.memory.page(at);
-                        let old = pages.entry(key).or_insert_with(|| vec![9; PAGE_BYTES / 8]);
-                        let half = words.len() / 2;
-                        self.tier.fuel.burn();
-                        old[..half].copy_from_slice(&words[..half]);
-                        self.tier.fuel.burn();
-                        old[half..].copy_from_slice(&words[half..]);
-                    }
+                // In two halves, so that a crash or another thread can tear a page.
+                for half in [0, HALF] {
+                    self.copy(op.direction, key, op.host + page * PAGE, half);
                 }
             }
             done.push(Done { tag: op.tag, result: Ok(()) });
@@ -203,6 +216,6 @@ impl Lane for TestLane {
     }
 
     fn needs_polling(&self) -> bool {
-        true
+        !self.tier.rings.load(Ordering::Relaxed)
     }
 }

@@ -4,7 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::io::{BlockIo, Command, Failure, Finished};
+use super::super::error::Kind;
+use super::super::index::PageRun;
+use super::super::io::{BlockIo, Command, Failure, Finished, Idle};
+use super::super::mover::{Progress, Reason};
 use super::super::units::ExtentIndex;
 use super::memory_tier::{PAGE, contents};
 use super::world::World;
@@ -20,13 +23,14 @@ const LATE: Duration = Duration::from_secs(10);
 /// Above the interval at which deadlines are looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// One session, and a page in each of the first two extents in the fast tier.
+/// One session, extent 0 in the fast tier and extent 1 in the spill.
 fn world() -> World {
     let mut world = World::new(1, 1);
+    finish_one(&mut world, Command::Write, 600, Duration::ZERO).unwrap();
     world.store.take_slab(0).unwrap();
-    for page in [0, 600] {
-        finish_one(&mut world, Command::Write, page, Duration::ZERO).unwrap();
-    }
+    finish_one(&mut world, Command::Write, 0, Duration::ZERO).unwrap();
+    let tier = |extent| world.store.index.place(ExtentIndex(extent)).unwrap().tier;
+    assert_eq!((tier(0), tier(1)), (0, 1));
     world
 }
 
@@ -51,7 +55,11 @@ fn drive(world: &mut World, times: usize) -> Vec<Finished> {
 }
 
 fn trouble(world: &World, what: u64) {
-    world.tiers[0].state.trouble.store(what, Ordering::Relaxed);
+    trouble_of(world, 0, what);
+}
+
+fn trouble_of(world: &World, tier: usize, what: u64) {
+    world.tiers[tier].state.trouble.store(what, Ordering::Relaxed);
 }
 
 fn read(world: &mut World, page: u64) -> (Result2, u64) {
@@ -83,11 +91,11 @@ fn a_request_that_was_parked_long_has_its_whole_deadline_afterwards() {
     begin(&mut world, Command::Read, 0, 1, 0);
     assert_eq!(drive(&mut world, 1), []);
     world.now += LATE;
-    while world.mover.advance() == super::super::mover::Progress::Busy {}
+    while world.mover.advance() == Progress::Busy {}
     // Back to the fast tier, whose deadline counts.
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
     assert!(world.mover.start(1, place.slot, 0));
-    while world.mover.advance() == super::super::mover::Progress::Busy {}
+    while world.mover.advance() == Progress::Busy {}
     trouble(&world, HANGS);
     assert_eq!(drive(&mut world, 2), []);
     assert!(!world.store.tiers()[0].is_faulty());
@@ -118,4 +126,176 @@ fn the_rest_of_a_request_that_timed_out_is_never_begun() {
     assert!(world.desks[0].session.reserve(640 * PAGE).is_none(), "page 512 is not released");
     world.desks[0].session.release(token);
     assert!(world.desks[0].session.reserve(640 * PAGE).is_some());
+}
+
+#[test]
+fn nothing_is_moved_to_a_faulty_tier() {
+    let mut world = world();
+    world.store.fault(0);
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    assert!(!world.mover.start(1, place.slot, 0));
+    // Away from it is what must still be possible.
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+}
+
+#[test]
+fn a_torn_page_is_not_judged_by_the_mover() {
+    let mut world = world();
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    // As a crash in the middle of a write leaves it, before it is adopted.
+    let run = PageRun { extent: ExtentIndex(0), first: 0, count: 1 };
+    let torn = world.store.index.open(run).unwrap();
+    let key = (place.slab().0, place.slot.byte_in_slab() / PAGE);
+    world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
+    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.advance(), Progress::Abandoned(ExtentIndex(0), Reason::Torn));
+    assert_eq!(world.store.tiers()[0].count().quarantined, 0);
+    world.store.index.abandon(torn);
+}
+
+#[test]
+fn a_write_is_answered_even_when_the_only_spill_failed_once() {
+    let mut world = world();
+    world.store.fault(0);
+    world.store.fault(1);
+    finish_one(&mut world, Command::Write, 1024, Duration::ZERO).unwrap();
+    assert_eq!(world.store.index.place(ExtentIndex(2)).unwrap().tier, 1);
+}
+
+#[test]
+fn a_fast_tier_that_failed_gets_nothing_while_the_spill_is_well() {
+    let world = world();
+    world.store.fault(0);
+    while world.store.alloc().is_some_and(|(place, _)| place.tier == 1) {}
+    assert_eq!(world.store.alloc(), None);
+}
+
+#[test]
+fn a_slab_that_cannot_be_released_is_neither_used_nor_taken_again() {
+    let world = world();
+    world.store.take_slab(0).unwrap();
+    world.tiers[0].state.refuse_release.store(true, Ordering::Relaxed);
+    assert_eq!(world.store.release_empty_slab(0).unwrap_err().kind(), Kind::Io);
+    world.tiers[0].state.refuse_release.store(false, Ordering::Relaxed);
+    let count = world.store.tiers()[0].count();
+    assert_eq!((count.held, count.quarantined, count.empty), (2, 1, 0));
+    // The third slab is still there to take, and no more.
+    assert!(world.store.take_slab(0).unwrap());
+    assert!(!world.store.take_slab(0).unwrap());
+}
+
+#[test]
+fn a_thread_that_waits_for_a_tier_with_a_deadline_keeps_looking() {
+    let mut world = world();
+    world.tiers[0].state.rings.store(true, Ordering::Relaxed);
+    begin(&mut world, Command::Read, 600, 1, 0);
+    trouble_of(&world, 1, HANGS);
+    world.tiers[1].state.rings.store(true, Ordering::Relaxed);
+    drive(&mut world, 1);
+    assert_eq!(world.desks[0].session.idle(), Idle::Woken);
+    trouble(&world, HANGS);
+    begin(&mut world, Command::Read, 0, 1, 0);
+    drive(&mut world, 1);
+    assert_eq!(world.desks[0].session.idle(), Idle::Poll);
+}
+
+/// The mover advances; nothing changes any more.
+fn advance(world: &mut World) -> Progress {
+    (0..1000).map(|_| world.mover.advance()).last().unwrap()
+}
+
+#[test]
+fn a_move_that_a_tier_never_lets_read_is_given_up_and_requests_go_on() {
+    let mut world = world();
+    begin(&mut world, Command::Write, 0, 1, 3);
+    assert_eq!(drive(&mut world, 100).len(), 1);
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+    trouble(&world, HANGS);
+    assert_eq!(advance(&mut world), Progress::Busy);
+    let (token, host) = begin(&mut world, Command::Read, 0, 1, 0);
+    assert_eq!(drive(&mut world, 10), []);
+    let spilled = world.store.tiers()[1].count().used;
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert!(world.store.tiers()[0].is_faulty());
+    assert_eq!(world.store.tiers()[1].count().used, spilled - 1);
+    // The tier may still read there: neither trim nor mover takes the place away.
+    assert!(!world.mover.start(1, world.store.index.place(ExtentIndex(1)).unwrap().slot, 1));
+    trouble(&world, WELL);
+    assert_eq!(drive(&mut world, 100), [Finished { token, result: Ok(()) }]);
+    assert_eq!(world.desks[0].memory.page(host), contents(0, 3));
+    let (_, _) = begin(&mut world, Command::Trim, 0, 1, 0);
+    assert_eq!(drive(&mut world, 10).len(), 1);
+    assert_eq!(world.store.index.place(ExtentIndex(0)), Some(place));
+    // Once it has answered, all is given back.
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.index.place(ExtentIndex(0)), None);
+    assert!(world.mover.is_quiet());
+}
+
+#[test]
+fn a_move_that_a_tier_never_lets_write_is_given_up_and_its_slot_is_kept() {
+    let mut world = world();
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    let used = world.store.tiers()[0].count().used;
+    assert!(world.mover.start(1, place.slot, 0));
+    trouble(&world, HANGS);
+    assert_eq!(advance(&mut world), Progress::Busy);
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(1), Reason::TimedOut));
+    assert_eq!(world.store.index.place(ExtentIndex(1)), Some(place));
+    assert!(world.store.tiers()[0].is_faulty());
+    assert!(!world.store.tiers()[1].is_faulty());
+    let (token, _) = begin(&mut world, Command::Write, 600, 1, 5);
+    assert_eq!(drive(&mut world, 100), [Finished { token, result: Ok(()) }]);
+    // A late write into a slot that somebody else has would be the end of a page.
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.tiers()[0].count().used, used + 1);
+    trouble(&world, WELL);
+    assert_eq!(advance(&mut world), Progress::Idle);
+    assert_eq!(world.store.tiers()[0].count().used, used);
+    assert_eq!(read(&mut world, 600), (Ok(()), 5));
+}
+
+#[test]
+fn a_move_that_waits_for_a_lost_request_is_given_up() {
+    let mut world = world();
+    trouble(&world, HANGS);
+    begin(&mut world, Command::Write, 0, 1, 5);
+    drive(&mut world, 1);
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(advance(&mut world), Progress::Busy);
+    assert!(!world.store.pins[0].pin());
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert!(world.store.pins[0].pin());
+    world.store.unpin(ExtentIndex(0));
+    // Other extents can be moved at once.
+    let place = world.store.index.place(ExtentIndex(1)).unwrap();
+    trouble(&world, WELL);
+    assert!(world.mover.start(1, place.slot, 0));
+}
+
+#[test]
+fn a_cancelled_write_never_overwrites_what_was_written_elsewhere() {
+    let mut world = World::new(1, 2);
+    world.store.take_slab(0).unwrap();
+    // The connection is lost with a write parked behind a move.
+    assert!(world.store.pins[1].want());
+    let (token, _) = begin(&mut world, Command::Write, 512, 1, 8);
+    assert_eq!(drive(&mut world, 1), []);
+    world.desks[0].session.cancel();
+    world.store.pins[1].withdraw();
+    // The kernel sends it again on another one, and later a newer one.
+    world.desks.swap(0, 1);
+    for tag in [8, 9] {
+        let (token, _) = begin(&mut world, Command::Write, 512, 1, tag);
+        assert_eq!(drive(&mut world, 100).len(), 1);
+        world.desks[0].session.release(token);
+    }
+    world.desks.swap(0, 1);
+    let ended = Finished { token, result: Err(Failure::Io) };
+    assert_eq!(drive(&mut world, 100), [ended]);
+    world.desks[0].session.release(token);
+    assert_eq!(read(&mut world, 512), (Ok(()), 9));
 }
