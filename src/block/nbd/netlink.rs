@@ -25,6 +25,7 @@ mod protocol;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -33,6 +34,9 @@ use crate::engine::error::{Error, Kind, Result};
 use channel::{Channel, Failure};
 pub use device::{Attachment, attachment};
 pub use protocol::ConnectSpec;
+
+/// How often an index that is open is tried again.
+const OPEN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An open channel to the kernel's nbd driver.
 #[derive(Debug)]
@@ -66,11 +70,19 @@ impl Family {
     /// when this returns.
     ///
     /// Errors: `Invalid` for a bad `spec`, `Busy` (naming by whom) if the index is
-    /// taken or merely open, `Denied` without `CAP_SYS_ADMIN`.
+    /// taken, or still open after `spec.patience`, `Denied` without `CAP_SYS_ADMIN`.
     pub fn connect(&mut self, spec: &ConnectSpec<'_>) -> Result<u32> {
-        let request = protocol::connect(self.id, spec)?;
-        let reply = self.socket.ask(request).map_err(|failure| self.not_attached(spec, failure))?;
-        protocol::connected_index(&reply)
+        let deadline = Instant::now() + spec.patience;
+        loop {
+            let failure = match self.socket.ask(protocol::connect(self.id, spec)?) {
+                Ok(reply) => return protocol::connected_index(&reply),
+                Err(failure) => failure,
+            };
+            if !self.is_merely_open(spec, &failure)? || Instant::now() >= deadline {
+                return Err(self.not_attached(spec, failure));
+            }
+            std::thread::sleep(OPEN_POLL_INTERVAL);
+        }
     }
 
     /// Gives an attached device new sockets in place of dead ones; what was in
@@ -134,6 +146,15 @@ impl Family {
         let socket = Channel::open()?;
         socket.join(self.group)?;
         Ok(Events { family: self.id, socket })
+    }
+
+    fn is_merely_open(&self, spec: &ConnectSpec<'_>, failure: &Failure) -> Result<bool> {
+        match (spec.index, failure) {
+            (Some(index), Failure::Refused { errno: libc::EBUSY, .. }) => {
+                Ok(attachment(&self.root, index)?.is_none())
+            }
+            _ => Ok(false),
+        }
     }
 
     fn not_attached(&self, spec: &ConnectSpec<'_>, failure: Failure) -> Error {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A generic-netlink socket: one request, its replies, its end.
 
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -24,7 +25,6 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A socket of its own port; the kernel is its peer.
-#[derive(Debug)]
 pub(super) struct Channel {
     fd: OwnedFd,
     buffer: Vec<u8>,
@@ -164,6 +164,12 @@ impl Channel {
                 Ok((_, bytes)) => return Ok(&self.buffer[..bytes]),
             }
         }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("fd", &self.fd).finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use super::Event;
 use super::message::{self, Content, Request};
@@ -67,6 +68,10 @@ pub struct ConnectSpec<'a> {
     /// The kernel's ends, TCP or Unix stream. More than one needs the
     /// multi-connection server flag.
     pub sockets: &'a [BorrowedFd<'a>],
+    /// How long to wait for an index that somebody merely has open. udev opens a
+    /// device for a moment after each change, a detach included, and the kernel
+    /// attaches nothing to an open device.
+    pub patience: Duration,
 }
 
 /// The request for the driver's family id and event group.

@@ -52,6 +52,7 @@ fn spec<'a>(sockets: &'a [BorrowedFd<'a>]) -> ConnectSpec<'a> {
         dead_conn_timeout_s: 86400,
         backend_identifier: "sluice".to_owned(),
         sockets,
+        patience: Duration::ZERO,
     }
 }
 
