@@ -20,6 +20,8 @@ use crate::host::swap::{self, Discard, Overwrite, Signature};
 
 /// How long the kernel may take to show a device it has accepted.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an index may stay busy: udev looks at a device that was just detached.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Times a reconnect is offered before it is given up for the moment.
 const OFFERS: u32 = 50;
 /// Between two offers: the kernel notices a dead socket a little later.
@@ -75,6 +77,7 @@ pub fn attach(
         dead_conn_timeout_s: u32::try_from(nbd.dead_connection_timeout_s).unwrap_or(u32::MAX),
         backend_identifier: backend.clone(),
         sockets: &[kernel_end.as_fd()],
+        patience: BUSY_PATIENCE,
     };
     let index = family.connect(&spec)?;
     // The kernel has its own reference; ours would hide its end of file.
