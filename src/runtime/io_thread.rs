@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -61,8 +62,8 @@ pub fn armour_thread() -> Result<()> {
 pub struct End {
     /// Which device it served.
     pub device: usize,
-    /// Why it ended.
-    pub reason: Reason,
+    /// Why it ended; `None`: the thread panicked.
+    pub reason: Option<Reason>,
     /// Requests that a tier never answered; their memory is kept for ever.
     pub stuck: usize,
 }
@@ -103,10 +104,19 @@ impl IoThread {
                     return;
                 }
                 let sockets = Sockets { socket, wake: wake.as_fd(), stop: stop.as_fd() };
-                guard(true);
-                let ended = connection.run(sockets, &shown);
+                let ended = catch_unwind(AssertUnwindSafe(|| {
+                    guard(true);
+                    connection.run(sockets, &shown)
+                }));
                 guard(false);
-                let end = End { device, reason: ended.reason, stuck: ended.open };
+                let end = match ended {
+                    Ok(ended) => End { device, reason: Some(ended.reason), stuck: ended.open },
+                    Err(_) => {
+                        // Requests may be open in a tier: what they use stays.
+                        std::mem::forget(connection);
+                        End { device, reason: None, stuck: 0 }
+                    }
+                };
                 let _ = ends.send(end);
                 bell.wake();
             })

@@ -18,6 +18,7 @@ pub mod serve;
 mod status;
 pub mod store_process;
 mod undo;
+mod watchdog;
 
 pub use control::DEFAULT_SOCKET;
 

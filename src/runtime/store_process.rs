@@ -11,6 +11,7 @@
 //! The main thread may allocate, log and wait; I/O threads do none of these.
 //! It never ends while the kernel swaps to one of its devices.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,9 +30,10 @@ use super::io_thread::{self, End, IoThread};
 use super::keeper::{Keeper, Orders};
 use super::status;
 use super::undo::Undo;
+use super::watchdog::Watchdog;
 use super::{logging, report};
 use crate::block::nbd::connection::Reason;
-use crate::block::nbd::netlink::Family;
+use crate::block::nbd::netlink::{Events, Family};
 use crate::block::nbd::waker::EventWaker;
 use crate::config::{self, Config};
 use crate::engine::store::Store;
@@ -46,12 +48,10 @@ use crate::host::swap;
 
 /// Descriptors the store may need: slabs, sockets, wakers, with room to spare.
 const DESCRIPTORS: u64 = 16384;
-/// How often the main loop looks around when nothing happens.
-const ROUND: Duration = Duration::from_secs(5);
 /// After a failed drain, before the next.
 const DRAIN_AGAIN: Duration = Duration::from_secs(30);
-/// Longest stall of a busy I/O thread that still counts as alive.
-const STALL: Duration = Duration::from_secs(10);
+/// After a failure of the main loop itself.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Reads the configuration, starts logging and runs the store; the exit code is
 /// 2 for a configuration that cannot be used, 1 for any other failure.
@@ -102,6 +102,15 @@ struct Channels {
     ends: Sender<End>,
     bell: Arc<EventWaker>,
     stop: Arc<EventWaker>,
+}
+
+/// What the main loop waits for beside its arguments.
+struct Watch {
+    links: Option<Events>,
+    dog: Watchdog,
+    detaching: Option<Detaching>,
+    /// When to try to switch swap off, once told to stop.
+    drain_at: Option<Instant>,
 }
 
 /// A store with its devices attached.
@@ -190,75 +199,121 @@ impl StoreProcess {
         })
     }
 
+    /// Ends only when nothing is swapped to us. Whatever else goes wrong, a
+    /// panic included, is logged and survived: ending would lose pages.
     fn main_loop(&mut self, signals: &Signals, control: &ControlSocket) -> Result<()> {
-        let mut links = self.family.events()?;
-        let mut watchdog = Watchdog::new();
-        let mut detaching: Option<Detaching> = None;
-        let mut drain_at: Option<Instant> = None;
+        let mut watch = Watch {
+            links: self.family.events().inspect_err(|error| tracing::warn!("{error}")).ok(),
+            dog: Watchdog::new(),
+            detaching: None,
+            drain_at: None,
+        };
         loop {
-            let mut fds = vec![
-                PollFd::new(signals, PollFlags::IN),
-                PollFd::new(control, PollFlags::IN),
-                PollFd::new(&*self.channels.bell, PollFlags::IN),
-                PollFd::new(&links, PollFlags::IN),
-            ];
-            if let Some(child) = &detaching {
-                fds.push(PollFd::new(child, PollFlags::IN));
+            let round = catch_unwind(AssertUnwindSafe(|| self.round(signals, control, &mut watch)));
+            match round {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => return self.stop(),
+                Ok(Err(error)) => {
+                    tracing::error!("{error:#}");
+                    std::thread::sleep(AFTER_FAILURE);
+                }
+                Err(_) => {
+                    tracing::error!("the main thread panicked and goes on");
+                    std::thread::sleep(AFTER_FAILURE);
+                }
             }
-            let wait = drain_at.map_or(watchdog.round(), |at| {
-                at.saturating_duration_since(Instant::now()).min(watchdog.round())
-            });
-            let timeout =
-                Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).context("cannot wait for events"),
-            }
-            let child_ended = fds.get(4).is_some_and(|fd| !fd.revents().is_empty());
-            drop(fds);
+        }
+    }
 
-            if signals.take() {
-                tracing::info!("told to stop: draining");
-                drain_at = Some(Instant::now());
-            }
-            control.answer(|| self.status());
+    /// Waits for something to happen and deals with it; true: all swap is off
+    /// and we were told to stop.
+    fn round(
+        &mut self,
+        signals: &Signals,
+        control: &ControlSocket,
+        watch: &mut Watch,
+    ) -> Result<bool> {
+        let child_ended = self.wait(signals, control, watch)?;
+        if signals.take() {
+            tracing::info!("told to stop: draining");
+            watch.drain_at = Some(Instant::now());
+        }
+        control.answer(|| self.status());
+        if let Some(links) = &mut watch.links {
             for event in links.take()? {
-                tracing::warn!("nbd: {event:?}");
+                tracing::debug!("nbd: {event:?}");
             }
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.channels.bell, &mut count);
-            while let Ok(end) = self.ended.try_recv() {
-                self.connection_ended(&end);
-            }
-            if child_ended && let Some(child) = detaching.take() {
-                if let Err(error) = child.wait_for_success() {
+        }
+        while let Ok(end) = self.ended.try_recv() {
+            self.connection_ended(&end);
+        }
+        if child_ended && let Some(child) = watch.detaching.take() {
+            let now = Instant::now();
+            watch.drain_at = Some(match child.wait_for_success() {
+                Ok(()) => now,
+                Err(error) => {
                     self.stays_on(&format!("{error:#}"));
-                    drain_at = Some(Instant::now() + DRAIN_AGAIN);
-                } else {
-                    drain_at = Some(Instant::now());
+                    now + DRAIN_AGAIN
                 }
+            });
+        }
+        if watch.detaching.is_none() && watch.drain_at.is_some_and(|at| at <= Instant::now()) {
+            let on = detach::still_on(&self.paths())?;
+            if on.is_empty() {
+                return Ok(true);
             }
-            if detaching.is_none() && drain_at.is_some_and(|at| at <= Instant::now()) {
-                let on = detach::still_on(&self.paths())?;
-                if on.is_empty() {
-                    return self.stop();
-                }
-                self.state = State::Draining;
-                self.message = format!("switching {} off", list(&on));
-                self.tell_systemd(&[NotifyState::Stopping]);
-                match detach::in_a_process_of_its_own(&on) {
-                    Ok(child) => {
-                        detaching = Some(child);
-                        drain_at = None;
-                    }
-                    Err(error) => {
-                        self.stays_on(&format!("{error:#}"));
-                        drain_at = Some(Instant::now() + DRAIN_AGAIN);
-                    }
-                }
+            self.drain(&on, watch);
+        }
+        watch.dog.look(&self.devices);
+        self.tell_systemd(&[]);
+        Ok(false)
+    }
+
+    /// Sleeps until one of the descriptors or a point in time; true: the process
+    /// that detaches has ended.
+    fn wait(&self, signals: &Signals, control: &ControlSocket, watch: &Watch) -> Result<bool> {
+        let mut fds = vec![
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(&*self.channels.bell, PollFlags::IN),
+        ];
+        if let Some(child) = &watch.detaching {
+            fds.push(PollFd::new(child, PollFlags::IN));
+        }
+        if let Some(links) = &watch.links {
+            fds.push(PollFd::new(links, PollFlags::IN));
+        }
+        let round = watch.dog.round();
+        let wait = watch
+            .drain_at
+            .map_or(round, |at| at.saturating_duration_since(Instant::now()).min(round));
+        let timeout = Timespec {
+            tv_sec: wait.as_secs().cast_signed(),
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for events"),
+        }
+        let child_ended = watch.detaching.is_some() && !fds[3].revents().is_empty();
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.channels.bell, &mut count);
+        Ok(child_ended)
+    }
+
+    fn drain(&mut self, on: &[PathBuf], watch: &mut Watch) {
+        self.state = State::Draining;
+        self.message = format!("switching {} off", list(on));
+        self.tell_systemd(&[]);
+        match detach::in_a_process_of_its_own(on) {
+            Ok(child) => {
+                watch.detaching = Some(child);
+                watch.drain_at = None;
             }
-            watchdog.look(&self.devices);
-            self.tell_systemd(&[]);
+            Err(error) => {
+                self.stays_on(&format!("{error:#}"));
+                watch.drain_at = Some(Instant::now() + DRAIN_AGAIN);
+            }
         }
     }
 
@@ -286,7 +341,7 @@ impl StoreProcess {
             end.reason,
             end.stuck
         );
-        if end.reason == Reason::Disconnected {
+        if end.reason == Some(Reason::Disconnected) {
             self.message = format!("{} was disconnected by somebody else", device.path.display());
             tracing::error!("{}; what was swapped to it cannot be read", self.message);
             return;
@@ -313,6 +368,7 @@ impl StoreProcess {
 
     /// Disconnects everything; nothing is swapped to us any more.
     fn stop(&mut self) -> Result<()> {
+        self.tell_systemd(&[NotifyState::Stopping]);
         for (device, _) in &self.devices {
             self.family.disconnect(device.index)?;
             tracing::info!("{} is detached", device.path.display());
@@ -376,44 +432,4 @@ fn serve(
 
 fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Feeds systemd's watchdog, if the unit has one, while every I/O thread lives.
-struct Watchdog {
-    interval: Option<Duration>,
-    seen: Vec<(u64, Instant)>,
-    warned: bool,
-}
-
-impl Watchdog {
-    fn new() -> Self {
-        Self { interval: sd_notify::watchdog_enabled(), seen: Vec::new(), warned: false }
-    }
-
-    fn round(&self) -> Duration {
-        self.interval.map_or(ROUND, |interval| (interval / 2).min(ROUND))
-    }
-
-    /// A thread lives if it sleeps with nothing to do, or went round its loop
-    /// since the last look, or that look was a moment ago.
-    fn look(&mut self, devices: &[(Device, Option<IoThread>)]) {
-        self.seen.resize(devices.len(), (0, Instant::now()));
-        let mut stalled = false;
-        for ((device, thread), (passes, since)) in devices.iter().zip(&mut self.seen) {
-            let Some(thread) = thread else { continue };
-            let now = thread.heartbeat.passes();
-            if now != *passes || !thread.heartbeat.is_busy() {
-                (*passes, *since) = (now, Instant::now());
-            } else if since.elapsed() > STALL {
-                stalled = true;
-                if !self.warned {
-                    tracing::error!("the I/O thread of {} stands still", device.path.display());
-                }
-            }
-        }
-        self.warned = stalled;
-        if self.interval.is_some() && !stalled {
-            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        }
-    }
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tells systemd that every I/O thread lives, and says so when one stands still.
+//! Nothing here ends anything.
+
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+use super::attach::Device;
+use super::io_thread::IoThread;
+
+/// How often the main loop looks around when nothing happens.
+const ROUND: Duration = Duration::from_secs(5);
+/// Longest stall of a busy I/O thread that still counts as alive.
+const STALL: Duration = Duration::from_secs(10);
+
+/// Feeds systemd's watchdog, if the unit has one, while every I/O thread lives.
+pub struct Watchdog {
+    interval: Option<Duration>,
+    seen: Vec<(u64, Instant)>,
+    warned: bool,
+}
+
+impl Watchdog {
+    /// Asks the environment whether the unit has a watchdog.
+    pub fn new() -> Self {
+        Self { interval: sd_notify::watchdog_enabled(), seen: Vec::new(), warned: false }
+    }
+
+    /// How long the main loop may sleep.
+    pub fn round(&self) -> Duration {
+        self.interval.map_or(ROUND, |interval| (interval / 2).min(ROUND))
+    }
+
+    /// A thread lives if it sleeps with nothing to do, or went round its loop
+    /// since the last look, or that look was a moment ago.
+    pub fn look(&mut self, devices: &[(Device, Option<IoThread>)]) {
+        self.seen.resize(devices.len(), (0, Instant::now()));
+        let mut stalled = false;
+        for ((device, thread), (passes, since)) in devices.iter().zip(&mut self.seen) {
+            let Some(thread) = thread else { continue };
+            let now = thread.heartbeat.passes();
+            if now != *passes || !thread.heartbeat.is_busy() {
+                (*passes, *since) = (now, Instant::now());
+            } else if since.elapsed() > STALL {
+                stalled = true;
+                if !self.warned {
+                    tracing::error!("the I/O thread of {} stands still", device.path.display());
+                }
+            }
+        }
+        self.warned = stalled;
+        if self.interval.is_some() && !stalled {
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        }
+    }
+}
