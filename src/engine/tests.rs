@@ -12,6 +12,7 @@ mod world;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::crash::until_crash;
 use super::error::Kind;
 use super::index::Index;
 use super::io::{BlockIo, Command, Failure};
@@ -153,4 +154,40 @@ fn a_device_larger_than_its_spill_is_refused_with_the_arithmetic() {
     assert!(error.to_string().contains("66 MiB"), "{error}");
     assert!(error.to_string().contains("64 MiB"), "{error}");
     assert_eq!(SlotIndex::new(SlabIndex(1), 1).0, 33);
+}
+
+/// A write, a move, a write over it, a move back, and a trim, one after the
+/// other, so that each of their stores is certain to be a crash's last.
+fn a_short_life(world: &mut World) {
+    let moved = |world: &mut World, to: usize| {
+        let place = world.store.index.place(ExtentIndex(1)).unwrap();
+        assert!(world.mover.start(place.tier as usize, place.slot, to));
+        world.settle().unwrap();
+        assert_eq!(world.store.index.place(ExtentIndex(1)).unwrap().tier as usize, to);
+    };
+    world.start(0, Command::Write, 575, 2);
+    world.settle().unwrap();
+    world.store.take_slab(0).unwrap();
+    moved(world, 0);
+    world.start(0, Command::Write, 576, 3);
+    world.settle().unwrap();
+    moved(world, 1);
+    world.start(0, Command::Trim, 512, 512);
+    world.settle().unwrap();
+    assert_eq!(world.store.index.place(ExtentIndex(1)), None);
+}
+
+#[test]
+fn a_crash_after_each_single_store_of_a_short_life_loses_nothing() {
+    for stores in 0.. {
+        let mut world = World::new(3, 1);
+        world.fuel.set(stores);
+        let survived = until_crash(|| a_short_life(&mut world)).is_some();
+        world.recover().unwrap();
+        world.read_all().unwrap();
+        if survived {
+            assert!(stores > 20, "a life of {stores} stores is no test");
+            return;
+        }
+    }
 }

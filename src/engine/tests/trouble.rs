@@ -299,3 +299,52 @@ fn a_cancelled_write_never_overwrites_what_was_written_elsewhere() {
     world.desks[0].session.release(token);
     assert_eq!(read(&mut world, 512), (Ok(()), 9));
 }
+
+/// Fails the mover's operations.
+const FAILS: u64 = 1;
+
+#[test]
+fn an_abandoned_move_leaves_the_extent_its_lock_and_all_slots_as_they_were() {
+    let used = |world: &World| [0, 1].map(|tier: usize| world.store.tiers()[tier].count().used);
+    for reason in [Reason::Fault, Reason::Checksum] {
+        let mut world = world();
+        let (before, place) = (used(&world), world.store.index.place(ExtentIndex(0)).unwrap());
+        if reason == Reason::Fault {
+            trouble(&world, FAILS);
+        } else {
+            let key = (place.slab().0, place.slot.byte_in_slab() / PAGE);
+            world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
+        }
+        assert!(world.mover.start(0, place.slot, 1));
+        let end = (0..1000).map(|_| world.mover.advance()).find(|end| *end != Progress::Busy);
+        assert_eq!(end, Some(Progress::Abandoned(ExtentIndex(0), reason)));
+        assert_eq!(used(&world), before, "{reason:?}");
+        assert_eq!(world.store.index.place(ExtentIndex(0)), Some(place));
+        assert_eq!(world.store.tiers()[0].is_faulty(), reason == Reason::Fault);
+        let quarantined = u32::from(reason == Reason::Checksum);
+        assert_eq!(world.store.tiers()[0].count().quarantined, quarantined);
+        trouble(&world, WELL);
+        begin(&mut world, Command::Write, 0, 1, 4);
+        assert_eq!(drive(&mut world, 100)[0].result, Ok(()));
+    }
+}
+
+#[test]
+fn a_move_of_an_extent_that_was_emptied_meanwhile_is_abandoned_and_keeps_no_slot() {
+    let mut world = world();
+    // A read holds the extent, a trim asks for its sweep, then the mover comes.
+    trouble(&world, HANGS);
+    begin(&mut world, Command::Read, 0, 1, 0);
+    assert_eq!(drive(&mut world, 1), []);
+    begin(&mut world, Command::Trim, 0, 1, 0);
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.advance(), Progress::Busy);
+    trouble(&world, WELL);
+    assert_eq!(drive(&mut world, 100).len(), 2);
+    assert_eq!(world.mover.advance(), Progress::Abandoned(ExtentIndex(0), Reason::Gone));
+    assert_eq!(world.store.index.place(ExtentIndex(0)), None);
+    assert_eq!([0, 1].map(|tier: usize| world.store.tiers()[tier].count().used), [0, 1]);
+    // A slot that nobody uses has nobody to be moved.
+    assert!(!world.mover.start(0, place.slot, 1));
+}

@@ -249,6 +249,13 @@ impl World {
     pub(super) fn recover(&mut self) -> std::result::Result<(), TestCaseError> {
         self.fuel.refill();
         let survivor = self.store.index.survivor();
+        for extent in (0..EXTENTS).map(ExtentIndex) {
+            if let Some(Place { tier, slot }) = survivor.place(extent) {
+                let pool = &self.store.tiers()[tier as usize].pool;
+                let free = pool.adopt(slot.slab().0, slot.within());
+                prop_assert!(!free, "extent {extent:?} is in a slot that could be given away");
+            }
+        }
         for tier in &self.tiers {
             // Descriptors of slabs that no entry names are closed.
             tier.state.held.lock().unwrap().clear();
