@@ -109,13 +109,12 @@ impl IoThread {
                     connection.run(sockets, &shown)
                 }));
                 guard(false);
-                let end = match ended {
-                    Ok(ended) => End { device, reason: Some(ended.reason), stuck: ended.open },
-                    Err(_) => {
-                        // Requests may be open in a tier: what they use stays.
-                        std::mem::forget(connection);
-                        End { device, reason: None, stuck: 0 }
-                    }
+                let end = if let Ok(ended) = ended {
+                    End { device, reason: Some(ended.reason), stuck: ended.open }
+                } else {
+                    // Requests may be open in a tier: what they use stays.
+                    std::mem::forget(connection);
+                    End { device, reason: None, stuck: 0 }
                 };
                 let _ = ends.send(end);
                 bell.wake();
