@@ -288,7 +288,7 @@ impl Mover {
             Ok(()) => {
                 let slots = &self.store.tiers[job.to.tier as usize];
                 slots.set_owner(job.to.slot, Some(job.extent));
-                self.store.index.flip(job.extent, Some(job.to));
+                self.store.flip(job.extent, Some(job.to));
                 self.store.free(job.from);
                 pin.end_move();
                 Counters::bump(&self.counters.moved);

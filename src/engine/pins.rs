@@ -102,6 +102,11 @@ impl Pin {
             .is_ok()
     }
 
+    /// True while the mover or a sweeper owns the extent.
+    pub fn is_owned(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & EXCLUSIVE != 0
+    }
+
     /// Withdraws a `want` that has not become ownership.
     pub fn withdraw(&self) {
         let before = self.0.fetch_and(!WANTED, Ordering::Relaxed);

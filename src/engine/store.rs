@@ -287,6 +287,12 @@ impl Store {
         self.call_keeper();
     }
 
+    /// Changes an extent's place. The caller owns the extent.
+    pub(super) fn flip(&self, extent: ExtentIndex, place: Option<Place>) {
+        debug_assert!(self.pins[extent.0 as usize].is_owned(), "only an owner moves {extent:?}");
+        self.index.flip(extent, place);
+    }
+
     /// Gives a pin back, and sweeps the extent if that falls to this caller.
     pub(super) fn unpin(&self, extent: ExtentIndex) {
         let pin = &self.pins[extent.0 as usize];
@@ -294,7 +300,7 @@ impl Store {
             if self.index.is_vacant(extent)
                 && let Some(place) = self.index.place(extent)
             {
-                self.index.flip(extent, None);
+                self.flip(extent, None);
                 self.free(place);
             }
             pin.end_sweep();

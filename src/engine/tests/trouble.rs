@@ -348,3 +348,16 @@ fn a_move_of_an_extent_that_was_emptied_meanwhile_is_abandoned_and_keeps_no_slot
     // A slot that nobody uses has nobody to be moved.
     assert!(!world.mover.start(0, place.slot, 1));
 }
+
+#[test]
+fn a_write_that_failed_leaves_the_page_as_it_was() {
+    let mut world = world();
+    for (what, tag, result) in [(WELL, 3, Ok(())), (FAILS, 4, Err(Failure::Io))] {
+        trouble(&world, what);
+        begin(&mut world, Command::Write, 0, 1, tag);
+        assert_eq!(drive(&mut world, 100)[0].result, result);
+    }
+    trouble(&world, WELL);
+    assert_eq!(read(&mut world, 0), (Ok(()), 3));
+    assert_eq!(world.store.totals().checksum_errors, 0);
+}
