@@ -43,7 +43,10 @@ def codename() -> str:
 def mirror() -> str:
     """Gives the address of the archive that the host installs its own packages from."""
     listing = _output(
-        "apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)",
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(RELEASE) $(COMPONENT) $(REPO_URI)",
         "Created-By: Packages",
     )
     for line in listing.splitlines():
@@ -114,8 +117,16 @@ class Archive:
         Since this view knows of no installed package, the result does not depend on the host.
         """
         _output(
-            "apt-get", *self._options, "-oAPT::Install-Recommends=false", "-qq", "-y",
-            "--download-only", "-t", suite, "install", package,
+            "apt-get",
+            *self._options,
+            "-oAPT::Install-Recommends=false",
+            "-qq",
+            "-y",
+            "--download-only",
+            "-t",
+            suite,
+            "install",
+            package,
         )
         self._unpack_all(self._folder / "cache/archives", target)
 

@@ -26,9 +26,7 @@ class Emulator:
 
 
 def _version(command: tuple[str, ...]) -> str:
-    done = subprocess.run(
-        [*command, "--version"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise HarnessError(f"{command[0]} does not run:\n{done.stderr.strip()}")
     return done.stdout.splitlines()[0]
@@ -53,10 +51,16 @@ def get() -> Emulator:
     folder = cache.entry("qemu", {"suite": suite, "recipe": 1}, lambda path: _fetch(suite, path))
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     command = (
-        "env", f"QEMU_MODULE_DIR={libraries}/qemu",
-        str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries),
+        "env",
+        f"QEMU_MODULE_DIR={libraries}/qemu",
+        str(libraries / "ld-linux-x86-64.so.2"),
+        "--library-path",
+        str(libraries),
         str(folder / "usr/bin" / PROGRAM),
-        "-L", str(folder / "usr/share/qemu"), "-L", str(folder / "usr/share/seabios"),
+        "-L",
+        str(folder / "usr/share/qemu"),
+        "-L",
+        str(folder / "usr/share/seabios"),
     )
     return Emulator(command, _version(command))
 
@@ -70,6 +74,8 @@ def _fetch(suite: str, folder: pathlib.Path) -> None:
     loader = folder / "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
     if loader.exists():
         shutil.copytree(
-            folder / "lib/x86_64-linux-gnu", folder / "usr/lib/x86_64-linux-gnu",
-            symlinks=True, dirs_exist_ok=True,
+            folder / "lib/x86_64-linux-gnu",
+            folder / "usr/lib/x86_64-linux-gnu",
+            symlinks=True,
+            dirs_exist_ok=True,
         )

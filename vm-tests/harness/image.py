@@ -135,9 +135,17 @@ def _bootstrap(root: pathlib.Path) -> None:
     options = [f"--aptopt={line}" for line in apt.carried_options()]
     options += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
     _run(
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory",
-        '--aptopt=APT::Install-Recommends "false"', *options,
-        f"--include={','.join(PACKAGES)}", SUITE, root, apt.mirror(),
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=minbase",
+        "--format=directory",
+        '--aptopt=APT::Install-Recommends "false"',
+        *options,
+        f"--include={','.join(PACKAGES)}",
+        SUITE,
+        root,
+        apt.mirror(),
     )
 
 

@@ -38,7 +38,10 @@ class Machine:
     """The virtual machine of one scenario."""
 
     def __init__(
-        self, start: Starter, console: pathlib.Path, report: Callable[[str], None],
+        self,
+        start: Starter,
+        console: pathlib.Path,
+        report: Callable[[str], None],
         name: str = "machine",
     ) -> None:
         self.name = name
@@ -96,10 +99,17 @@ class Machine:
             raise MachineStopped("the machine is off")
         return self._power
 
+    def log(self, msg: str) -> None:
+        """Puts a line into the run's log."""
+        self._report(msg)
+
     # --- commands ---
 
     def execute(
-        self, command: str, check_return: bool = True, check_output: bool = True,
+        self,
+        command: str,
+        check_return: bool = True,
+        check_output: bool = True,
         timeout: float | None = DEFAULT_SECONDS,
     ) -> tuple[int, str]:
         """Runs a command in bash, gives its exit status and standard output.

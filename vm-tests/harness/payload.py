@@ -28,9 +28,10 @@ def find_programs(given: str | None) -> dict[str, pathlib.Path]:
     if given and not folders[0].is_dir():
         raise HarnessError(f"--bin-dir {given}: no such folder")
     found = [{p: f / p for p in PROGRAMS if (f / p).is_file()} for f in folders]
-    newest = max(found, key=lambda programs: max(
-        (path.stat().st_mtime for path in programs.values()), default=0.0
-    ))
+    newest = max(
+        found,
+        key=lambda programs: max((path.stat().st_mtime for path in programs.values()), default=0.0),
+    )
     if given and not newest:
         raise HarnessError(f"--bin-dir {given}: none of {', '.join(PROGRAMS)} is in it")
     return newest
@@ -43,8 +44,18 @@ def assemble(programs: dict[str, pathlib.Path], folder: pathlib.Path) -> None:
     for name, path in programs.items():
         # Debug information would only fill the machine's memory.
         _run("strip", "--strip-debug", "-o", str(binaries / name), str(path))
-    _run("cc", "-std=c17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread",
-         "-o", str(binaries / "pressure"), str(PRESSURE))
+    _run(
+        "cc",
+        "-std=c17",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-o",
+        str(binaries / "pressure"),
+        str(PRESSURE),
+    )
     if UNITS.is_dir():
         shutil.copytree(UNITS, folder / "usr/lib/systemd/system")
 

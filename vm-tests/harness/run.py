@@ -60,8 +60,8 @@ def _payload(arguments: argparse.Namespace, chosen: list[scenario.Scenario]) -> 
         raise HarnessError(
             f"{needy[0]} needs the program sluice-store: run `cargo build` first, or give --bin-dir"
         )
-    with tempfile.TemporaryDirectory(prefix="sluice-vm-") as folder:
-        tree = pathlib.Path(folder) / "tree"
+    with tempfile.TemporaryDirectory(prefix="sluice-vm-") as place:
+        tree = pathlib.Path(place) / "tree"
         payload.assemble(programs, tree)
         return payload.pack(tree)
 
@@ -87,8 +87,11 @@ def _run_all(
         "qemu": host.emulator.version,
         "preparation_seconds": round(time.monotonic() - begin, 1),
     }
-    print(f"{host.emulator.version}, {host.accel}, kernel {image.kernel_version()}, "
-          f"ready after {facts['preparation_seconds']} s", flush=True)
+    print(
+        f"{host.emulator.version}, {host.accel}, kernel {image.kernel_version()}, "
+        f"ready after {facts['preparation_seconds']} s",
+        flush=True,
+    )
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sluice-vm-"))
     printing = threading.Lock()
 
@@ -97,9 +100,7 @@ def _run_all(
             if arguments.verbose:
                 print(f"  {item.name} {line}", flush=True)
 
-        result = scenario.run(
-            item, host, state, tar, folder / item.name, arguments.keep, narrate
-        )
+        result = scenario.run(item, host, state, tar, folder / item.name, arguments.keep, narrate)
         with printing:
             _show(result)
         return result

@@ -16,14 +16,14 @@ import traceback
 import unittest
 from collections.abc import Callable, Iterator
 
-from .errors import HarnessError, ScenarioFailure
+from .errors import HarnessError, MachineStopped, ScenarioFailure
 from .machine import Machine
 from .qemu import Hardware, Host, Qemu, make_disks
 from .shell import Shell
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 PRELUDE = FOLDER.parent / "common/prelude.py"
-DEFAULT_TIMEOUT = 300
+DEFAULT_TIMEOUT = 600
 AUTOPSY_SECONDS = 60
 TAIL_LINES = 40
 
@@ -94,7 +94,9 @@ def load(path: pathlib.Path) -> Scenario:
             "known are boot, binaries, memory, cpus, disks, timeout"
         )
     if boot == "snapshot" and hardware != usual:
-        raise HarnessError(f"{path}: hardware of its own needs boot=cold, the saved state has {usual}")
+        raise HarnessError(
+            f"{path}: hardware of its own needs boot=cold, the saved state has {usual}"
+        )
     return Scenario(path.stem, path, boot == "cold", hardware, timeout, binaries == "sluice")
 
 
@@ -116,7 +118,9 @@ def _disks(path: pathlib.Path, value: str) -> tuple[tuple[str, int], ...]:
         serial, _, size = word.partition(":")
         found = SIZE.match(size)
         if not serial or not found:
-            raise HarnessError(f"{path}: disk {word!r} in the header is not SERIAL:SIZE, as spill:512M")
+            raise HarnessError(
+                f"{path}: disk {word!r} in the header is not SERIAL:SIZE, as spill:512M"
+            )
         disks.append((serial, int(found[1]) * UNIT[found[2]]))
     return tuple(disks)
 
@@ -125,8 +129,13 @@ class _Run:
     """One run: its folder, its log of steps, its machine, its limit of time."""
 
     def __init__(
-        self, scenario: Scenario, host: Host, state: pathlib.Path | None, payload: pathlib.Path,
-        folder: pathlib.Path, narrate: Callable[[str], None],
+        self,
+        scenario: Scenario,
+        host: Host,
+        state: pathlib.Path | None,
+        payload: pathlib.Path,
+        folder: pathlib.Path,
+        narrate: Callable[[str], None],
     ) -> None:
         self._scenario = scenario
         self._host = host
@@ -140,6 +149,7 @@ class _Run:
         self._overdue = False
         self._subtests: list[str] = []
         self.start_seconds = 0.0
+        (folder / "console.log").touch()
         self.machine = Machine(self._switch_on, folder / "console.log", self.report)
 
     def report(self, text: str) -> None:
@@ -148,13 +158,18 @@ class _Run:
         self._narrate(line)
 
     def _switch_on(self, again: bool) -> tuple[Qemu, Shell]:
+        if self._overdue:
+            raise MachineStopped("the scenario's time is over")
         begin = time.monotonic()
         if not again:
             make_disks(self._folder, self._scenario.hardware, self._payload)
         restored = not again and not self._scenario.cold
         self._qemu = Qemu(
-            self._host, self._scenario.hardware, self._folder,
-            state=self._state if restored else None, payload_at_boot=not restored,
+            self._host,
+            self._scenario.hardware,
+            self._folder,
+            state=self._state if restored else None,
+            payload_at_boot=not restored,
         )
         shell = Shell(self._qemu.shell)
         if restored:
@@ -191,8 +206,10 @@ class _Run:
     def execute(self) -> str:
         """Runs the scenario's text and gives what is wrong, or nothing."""
         names = {
-            "machine": self.machine, "subtest": self.subtest, "t": unittest.TestCase(),
-            "start_all": self.machine.start, "log": self,
+            "machine": self.machine,
+            "subtest": self.subtest,
+            "t": unittest.TestCase(),
+            "start_all": self.machine.start,
         }
         try:
             with self._limit(self._scenario.timeout):
@@ -231,7 +248,7 @@ class _Run:
             for name, command in {
                 "journal.log": "journalctl -b --no-pager -o short-monotonic",
                 "state.log": "cat /proc/swaps /proc/meminfo; systemctl --no-pager --failed; "
-                             "ps -eo pid,stat,wchan:24,rss,args",
+                "ps -eo pid,stat,wchan:24,rss,args",
             }.items():
                 _, text = self.machine.execute(command, timeout=AUTOPSY_SECONDS)
                 (self._folder / name).write_text(text, encoding="utf-8")
@@ -243,8 +260,13 @@ class _Run:
 
 
 def run(
-    scenario: Scenario, host: Host, state: pathlib.Path | None, payload: pathlib.Path,
-    folder: pathlib.Path, keep: bool, narrate: Callable[[str], None],
+    scenario: Scenario,
+    host: Host,
+    state: pathlib.Path | None,
+    payload: pathlib.Path,
+    folder: pathlib.Path,
+    keep: bool,
+    narrate: Callable[[str], None],
 ) -> Result:
     """Runs a scenario once. Its folder stays where it failed (logs) or keep is set (all)."""
     folder.mkdir()

@@ -59,7 +59,9 @@ def _settle(qemu: Qemu, place: pathlib.Path) -> None:
     try:
         machine.wait_for_unit("multi-user.target", timeout=BOOT_SECONDS)
         # Nothing of the boot may still be running in the state.
-        machine.succeed("udevadm settle; systemctl is-system-running --wait; sync", timeout=BOOT_SECONDS)
+        machine.succeed(
+            "udevadm settle; systemctl is-system-running --wait; sync", timeout=BOOT_SECONDS
+        )
     except ScenarioFailure as error:
         tail = machine.get_console_log()[-3000:]
         raise HarnessError(f"the image does not boot: {error}\n{tail}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# vm: binaries=none timeout=240
+# vm: binaries=none
 # The harness itself: what a command says and how it ends arrives unchanged, and power
 # is what it says it is. A command that fails must fail a scenario.
 import hashlib
@@ -55,7 +55,9 @@ with subtest("the drives are blank, and the module that a test loads is not load
     machine.fail("test -e /sys/module/nbd")
 
 with subtest("a crash loses memory and keeps drives, and so does a reboot"):
-    machine.succeed("echo here >/run/mark", "echo kept | dd conv=fsync of=/dev/disk/by-id/virtio-spill")
+    machine.succeed(
+        "echo here >/run/mark", "echo kept | dd conv=fsync of=/dev/disk/by-id/virtio-spill"
+    )
     machine.crash()
     assert not machine.is_up()
     machine.start()

@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# vm: timeout=300
-"""The store arms a swap device and gives it back, twice, leaving nothing behind."""
-
-CONFIG = """
+# The store arms a swap device and gives it back, twice, leaving nothing behind.
+configure("""
 [swap]
 size = "256M"
+devices = 2
 [tier]
 kind = "ram"
 size = "64M"
 [spill]
 path = "/dev/disk/by-id/virtio-spill"
-"""
-
-machine.start()
-machine.succeed(f"mkdir -p /etc/sluice && cat > /etc/sluice/sluice.toml <<'END'\n{CONFIG}\nEND")
+""")
 for turn in range(2):
     with subtest(f"on, turn {turn}"):
-        machine.succeed("systemctl start sluice-store.service")
-        machine.succeed("grep -q '^/dev/nbd0 .*1500$' /proc/swaps")
-        machine.succeed("sluice status --json")
+        start_store()
+        areas = swaps()
+        assert sorted(areas) == ["/dev/nbd0", "/dev/nbd1"], areas
+        for area in areas.values():
+            assert area["priority"] == 1500, areas
+            # The signature takes the first page.
+            assert area["size"] == 128 * MIB - 4096, areas
+        report = status()
+        assert report["state"] == "serving", report
+        assert [d["path"] for d in report["devices"]] == sorted(areas), report
+        assert all(t["slabs_quarantined"] == 0 for t in report["tiers"]), report
     with subtest(f"off, turn {turn}"):
-        machine.succeed("systemctl stop sluice-store.service")
-        machine.fail("grep -q nbd0 /proc/swaps")
-        machine.fail("test -e /sys/block/nbd0/pid")
-        machine.fail("pgrep sluice-store")
+        machine.succeed(f"systemctl stop {STORE}")
+        machine.fail(f"systemctl is-failed {STORE}")
+        nothing_is_left_behind()
