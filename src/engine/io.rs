@@ -95,6 +95,11 @@ pub trait BlockIo: Send {
     /// `now` is a monotonic time; deadlines are measured with it. Appends at
     /// most `max_requests` entries to `finished` over the open requests.
     fn drive(&mut self, now: Duration, finished: &mut Vec<Finished>);
+    /// Whoever asked is gone and may ask again elsewhere: what no tier has yet
+    /// is never begun, so that it cannot overwrite what is written there
+    /// meanwhile. Its requests finish as failed once their tiers have answered
+    /// the rest.
+    fn cancel(&mut self);
     /// Gives a ticket back: after its reply is sent, or before it was started.
     /// Memory that a timed-out operation may still touch is kept aside, for ever
     /// if need be.

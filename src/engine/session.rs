@@ -154,18 +154,6 @@ impl Session {
         Ok(Self { store, table })
     }
 
-    /// Whoever asked is gone and may ask again elsewhere: what no tier has yet
-    /// is never begun, so that it cannot overwrite what is written there. Its
-    /// requests finish as failed once their tiers have answered the rest.
-    pub fn cancel(&mut self) {
-        std::mem::swap(&mut self.table.parked, &mut self.table.retry);
-        for n in 0..self.table.retry.len() {
-            let id = self.table.retry[n];
-            self.table.end_piece(id, Some(Failure::Io));
-        }
-        self.table.retry.clear();
-    }
-
     /// True if no tier holds any of this session's memory: it may be dropped.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -174,6 +162,15 @@ impl Session {
 }
 
 impl Table {
+    fn cancel(&mut self) {
+        std::mem::swap(&mut self.parked, &mut self.retry);
+        for n in 0..self.retry.len() {
+            let id = self.retry[n];
+            self.end_piece(id, Some(Failure::Io));
+        }
+        self.retry.clear();
+    }
+
     fn end_request(&mut self, token: u32) {
         let request = &mut self.requests[token as usize];
         match request.phase {
@@ -387,6 +384,10 @@ impl BlockIo for Session {
 
     fn drive(&mut self, now: Duration, finished: &mut Vec<Finished>) {
         self.table.drive(&self.store, now, finished);
+    }
+
+    fn cancel(&mut self) {
+        self.table.cancel();
     }
 
     fn release(&mut self, token: u32) {

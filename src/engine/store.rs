@@ -232,18 +232,26 @@ impl Store {
         Ok(())
     }
 
+    /// Gives this slab back to its tier, if it is held and empty. Keeper only.
+    pub fn release_slab(&self, tier: usize, slab: u32) -> Result<bool> {
+        let slots = &self.tiers[tier];
+        if slots.pool.used_in(slab) != Some(0) || !slots.pool.retire(slab) {
+            return Ok(false);
+        }
+        let released = slots.tier().release(SlabIndex(slab));
+        if released.is_err() {
+            slots.pool.condemn(slab);
+        }
+        released.map(|()| true)
+    }
+
     /// Gives one empty slab of the tier back to it, the highest first.
     /// False: none is empty. A slab that the tier fails to release counts as
     /// held and quarantined from then on. Keeper only.
     pub fn release_empty_slab(&self, tier: usize) -> Result<bool> {
-        let slots = &self.tiers[tier];
-        for slab in (0..slots.pool.max_slabs()).rev() {
-            if slots.pool.used_in(slab) == Some(0) && slots.pool.retire(slab) {
-                let released = slots.tier().release(SlabIndex(slab));
-                if released.is_err() {
-                    slots.pool.condemn(slab);
-                }
-                return released.map(|()| true);
+        for slab in (0..self.tiers[tier].pool.max_slabs()).rev() {
+            if self.release_slab(tier, slab)? {
+                return Ok(true);
             }
         }
         Ok(false)

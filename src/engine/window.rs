@@ -61,6 +61,10 @@ impl<I: BlockIo> BlockIo for Window<I> {
         self.inner.drive(now, finished);
     }
 
+    fn cancel(&mut self) {
+        self.inner.cancel();
+    }
+
     fn release(&mut self, token: u32) {
         self.inner.release(token);
     }

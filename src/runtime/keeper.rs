@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +20,7 @@ use crate::engine::mover::{Mover, Progress};
 use crate::engine::slots::SlotPool;
 use crate::engine::store::Store;
 use crate::engine::tier::Wake;
-use crate::engine::units::{ByteLen, EXTENT_BYTES, SlabIndex, SlotIndex};
+use crate::engine::units::{ByteLen, EXTENT_BYTES, SLOTS_PER_SLAB, SlabIndex, SlotIndex};
 use crate::host::memory::{Arena, Lock};
 
 /// The fast tier's position in the store's list.
@@ -29,6 +29,8 @@ const FAST: usize = 0;
 const LOOK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// Between two looks at a move or a busy extent.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How long one extent may take to move before the move is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// After memory was refused, before it is asked for again.
 const REFUSED: Duration = Duration::from_secs(1);
 
@@ -134,37 +136,47 @@ impl Work {
             Step::Rest => false,
             Step::Take => self.store.take_slab(FAST)?,
             Step::Release => self.store.release_empty_slab(FAST)?,
-            Step::Empty(slab) => self.empty(slab),
+            Step::Empty(slab) => self.empty(slab)?,
         })
     }
 
-    /// Moves every extent out of a slab into others of the same tier.
-    fn empty(&mut self, slab: u32) -> bool {
+    /// Moves every extent out of a slab into others of the same tier and gives
+    /// the slab back. False: an extent stayed, and so does the slab.
+    fn empty(&mut self, slab: u32) -> Result<bool> {
         let store = Arc::clone(&self.store);
         let pool: &SlotPool = store.tiers()[FAST].pool();
         pool.close(slab);
-        for within in 0..32 {
-            let slot = SlotIndex::new(SlabIndex(slab), within);
-            if !self.mover.start(FAST, slot, FAST) {
-                continue;
+        for within in 0..SLOTS_PER_SLAB as u32 {
+            if self.mover.start(FAST, SlotIndex::new(SlabIndex(slab), within), FAST) {
+                self.finish_move(slab);
             }
-            loop {
-                match self.mover.advance() {
-                    Progress::Busy if self.stopped() => return false,
-                    Progress::Busy => std::thread::sleep(PAUSE),
-                    Progress::Abandoned(extent, reason) => {
-                        tracing::debug!("extent {} stays in slab {slab}: {reason:?}", extent.0);
-                        break;
-                    }
-                    Progress::Idle | Progress::Moved(_) => break,
+        }
+        if store.release_slab(FAST, slab)? {
+            return Ok(true);
+        }
+        pool.reopen(slab);
+        // Moving rang our own bell; without a pause this would be tried at once.
+        std::thread::sleep(REFUSED);
+        Ok(false)
+    }
+
+    fn finish_move(&mut self, slab: u32) {
+        let begun = Instant::now();
+        loop {
+            let progress = match self.mover.advance() {
+                Progress::Busy if begun.elapsed() > PATIENCE || self.stopped() => {
+                    self.mover.give_up()
                 }
+                progress => progress,
+            };
+            match progress {
+                Progress::Busy => std::thread::sleep(PAUSE),
+                Progress::Abandoned(extent, reason) => {
+                    tracing::debug!("extent {} stays in slab {slab}: {reason:?}", extent.0);
+                    return;
+                }
+                Progress::Idle | Progress::Moved(_) => return,
             }
         }
-        if pool.used_in(slab) != Some(0) {
-            pool.reopen(slab);
-            return false;
-        }
-        // `Step::Release` finds it: closed, empty slabs count as empty.
-        true
     }
 }

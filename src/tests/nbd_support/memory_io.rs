@@ -318,6 +318,9 @@ impl BlockIo for MemoryIo {
         }
     }
 
+    /// Everything here has begun already.
+    fn cancel(&mut self) {}
+
     fn release(&mut self, token: u32) {
         let place = self.places[token as usize];
         let ours = matches!(place.state, State::Reserved | State::Finished);

@@ -144,6 +144,11 @@ impl<I: BlockIo> Desk<I> {
         self.replies.refuse(Reply { error: errno, cookie })
     }
 
+    /// The client is gone: the store begins nothing more for it.
+    pub fn cancel(&mut self) {
+        store(&mut self.io).cancel();
+    }
+
     /// Lets the store work and queues the replies of what finished. True if
     /// anything did.
     pub fn drive(&mut self, now: Duration) -> bool {

@@ -198,6 +198,10 @@ impl<I: BlockIo> Connection<I> {
             }
             if let (Some(reason), None) = (reason, closing) {
                 self.intake.abandon(&mut self.desk);
+                if !matches!(reason, Reason::Disconnected | Reason::Stopped) {
+                    // The client may ask the same of another connection now.
+                    self.desk.cancel();
+                }
                 closing = Some(Closing { reason, since: now });
             }
             if let Some(Closing { reason, since }) = closing {
