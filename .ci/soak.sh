@@ -16,9 +16,9 @@ say "the engine's model, $cases histories and as many crashes"
 PROPTEST_CASES=$cases cargo test --locked --release --lib engine:: -- --nocapture
 
 say "an hour of pressure at zero free memory"
-SLUICE_SOAK_SECONDS=3600 vm-tests/run --bin-dir "$bin" --timeout-factor 20 pressure-verified
+vm-tests/run --bin-dir "$bin" --live soak/pressure-for-an-hour
 
-say "$rounds stops with pages in use, $rounds kills and restarts of the machine"
+say "$rounds times: stops with pages in use, a refused stop, on and off again"
 round=1
 while [ "$round" -le "$rounds" ]; do
 	echo "round $round of $rounds"

@@ -27,11 +27,14 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the results there too")
     parser.add_argument("--keep", action="store_true", help="keep logs and disks of all scenarios")
     parser.add_argument("--verbose", action="store_true", help="print each step as it happens")
+    parser.add_argument(
+        "--live", action="store_true", help="print what the scenarios print, as it happens"
+    )
     parser.add_argument("--bin-dir", metavar="DIR", help="where the programs under test are")
     parser.add_argument(
         "--payload", metavar="DIR", help="unpack this tree at / instead of the default one"
     )
-    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="which to run (all)")
+    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="which to run (all but soak/)")
     arguments = parser.parse_args(argv)
     if arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs}: at least 1")
@@ -45,7 +48,9 @@ def _choose(known: dict[str, scenario.Scenario], names: list[str]) -> list[scena
     if unknown:
         listing = "\n  ".join(known)
         raise HarnessError(f"no scenario {', '.join(unknown)}; there are:\n  {listing}")
-    return [known[name] for name in names] if names else list(known.values())
+    if names:
+        return [known[name] for name in names]
+    return [item for item in known.values() if not item.is_soak]
 
 
 def _payload(arguments: argparse.Namespace, chosen: list[scenario.Scenario]) -> pathlib.Path:
@@ -100,7 +105,12 @@ def _run_all(
             if arguments.verbose:
                 print(f"  {item.name} {line}", flush=True)
 
-        result = scenario.run(item, host, state, tar, folder / item.name, arguments.keep, narrate)
+        def say(line: str) -> None:
+            if arguments.live:
+                print(line, flush=True)
+
+        place = folder / item.name.replace("/", "-")
+        result = scenario.run(item, host, state, tar, place, arguments.keep, narrate, say)
         with printing:
             _show(result)
         return result
@@ -126,10 +136,11 @@ def main(argv: list[str]) -> int:
     """Runs the command line; gives the exit status: 0 all passed, 1 some failed, 2 no run."""
     arguments = _arguments(argv)
     try:
-        chosen = _choose(scenario.load_all(), arguments.scenario)
+        known = scenario.load_all()
         if arguments.list:
-            print("\n".join(item.name for item in chosen))
+            print("\n".join(known))
             return 0
+        chosen = _choose(known, arguments.scenario)
         facts, results = _run_all(arguments, chosen)
     except HarnessError as error:
         print(f"vm-tests: {error}", file=sys.stderr)

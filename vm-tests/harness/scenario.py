@@ -46,6 +46,11 @@ class Scenario:
     timeout: int
     needs_binaries: bool
 
+    @property
+    def is_soak(self) -> bool:
+        """Whether it takes hours, so that it runs only when asked for by name."""
+        return self.name.startswith("soak/")
+
 
 @dataclasses.dataclass
 class Result:
@@ -66,7 +71,7 @@ class Result:
 
 def load_all() -> dict[str, Scenario]:
     """Gives all scenarios by name, each header checked."""
-    return {path.stem: load(path) for path in sorted(FOLDER.glob("*.py"))}
+    return {item.name: item for item in map(load, sorted(FOLDER.rglob("*.py")))}
 
 
 def load(path: pathlib.Path) -> Scenario:
@@ -97,7 +102,9 @@ def load(path: pathlib.Path) -> Scenario:
         raise HarnessError(
             f"{path}: hardware of its own needs boot=cold, the saved state has {usual}"
         )
-    return Scenario(path.stem, path, boot == "cold", hardware, timeout, binaries == "sluice")
+    inside = path.relative_to(FOLDER) if path.is_relative_to(FOLDER) else pathlib.Path(path.name)
+    name = inside.with_suffix("").as_posix()
+    return Scenario(name, path, boot == "cold", hardware, timeout, binaries == "sluice")
 
 
 def _choice(path: pathlib.Path, key: str, value: str, choices: tuple[str, ...]) -> str:
@@ -136,6 +143,7 @@ class _Run:
         payload: pathlib.Path,
         folder: pathlib.Path,
         narrate: Callable[[str], None],
+        say: Callable[[str], None],
     ) -> None:
         self._scenario = scenario
         self._host = host
@@ -143,6 +151,7 @@ class _Run:
         self._payload = payload
         self._folder = folder
         self._narrate = narrate
+        self._say = say
         self._begin = time.monotonic()
         self._steps = open(folder / "steps.log", "w", encoding="utf-8", buffering=1)
         self._qemu: Qemu | None = None
@@ -156,6 +165,12 @@ class _Run:
         line = f"[{time.monotonic() - self._begin:7.1f}] {text}"
         print(line, file=self._steps)
         self._narrate(line)
+
+    def print(self, *values: object) -> None:
+        """What `print` is to a scenario: a line for whoever watches, and for the log."""
+        line = " ".join(str(value) for value in values)
+        print(line, file=self._steps)
+        self._say(line)
 
     def _switch_on(self, again: bool) -> tuple[Qemu, Shell]:
         if self._overdue:
@@ -210,6 +225,7 @@ class _Run:
             "subtest": self.subtest,
             "t": unittest.TestCase(),
             "start_all": self.machine.start,
+            "print": self.print,
         }
         try:
             with self._limit(self._scenario.timeout):
@@ -228,7 +244,8 @@ class _Run:
 
     def _describe(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if pathlib.Path(f.filename).parent in (FOLDER, PRELUDE.parent)]
+        places = (FOLDER, PRELUDE.parent)
+        own = [f for f in frames if any(map(pathlib.Path(f.filename).is_relative_to, places))]
         where = "".join(f"{f.filename}:{f.lineno}: {f.line}\n" for f in own)
         inside = "".join(f"in subtest: {name}\n" for name in self._subtests)
         if self._overdue:
@@ -267,11 +284,12 @@ def run(
     folder: pathlib.Path,
     keep: bool,
     narrate: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> Result:
     """Runs a scenario once. Its folder stays where it failed (logs) or keep is set (all)."""
     folder.mkdir()
     begin = time.monotonic()
-    this = _Run(scenario, host, state, payload, folder, narrate)
+    this = _Run(scenario, host, state, payload, folder, narrate, say)
     result = Result(scenario.name)
     try:
         result.error = this.execute()

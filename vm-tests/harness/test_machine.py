@@ -168,7 +168,8 @@ class ScenarioFails(unittest.TestCase):
             mock.patch.object(scenario, "make_disks"),
         ):
             host = mock.Mock(spec=Host)
-            return scenario.run(header, host, None, path, out, keep=False, narrate=lambda _: None)
+            quiet = lambda _: None  # noqa: E731
+            return scenario.run(header, host, None, path, out, False, narrate=quiet, say=quiet)
 
     def where_a_command_fails(self) -> None:
         result = self._run("# vm: boot=cold\nmachine.succeed('true')\nmachine.succeed('exit 4')\n")

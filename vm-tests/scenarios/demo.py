@@ -44,12 +44,12 @@ machine.succeed(f"mkswap -q {DISK} && swapon -p 10 {DISK}")
 start_store()
 sizes = show("armed")
 
-# About what free RAM and Sluice hold together; the kernel keeps some of that RAM for
-# itself, so the disk gets the rest.
-amount = (memory()[1] + sizes["sluice"]["size"]) // MIB - 128
+# More than free RAM and Sluice hold together: the disk gets the rest.
+amount = (memory()[1] + sizes["sluice"]["size"]) // MIB + 64
 print(f"A program fills {amount} MiB, each page with contents it can verify.")
 machine.succeed(
-    "systemd-run -q --unit=hog -p OOMPolicy=continue -p StandardOutput=file:/run/hog.json "
+    "systemd-run -q --unit=hog -p OOMPolicy=continue "
+    "-p StandardOutput=file:/run/hog.json -p StandardError=journal "
     f"pressure --bytes {amount}M --hold --ready /run/full"
 )
 order = []
