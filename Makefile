@@ -36,6 +36,8 @@ lint: .ci/.tools
 
 unit: .ci/.tools
 	$(CARGO) nextest run --locked --config-file .ci/nextest.toml
+	$(CARGO) nextest run --locked --config-file .ci/nextest.toml \
+		--features malloc-guard --target-dir target/guarded --test malloc_guard
 	$(CARGO) test --locked --doc --quiet
 	.ci/loom.sh
 	python3 -m unittest discover -q -s vm-tests/harness -t vm-tests

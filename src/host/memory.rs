@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory of one I/O thread, and what wakes that thread.
+//! The memory of one I/O thread.
 //!
 //! An [`Arena`] is everything a request's data ever touches on the host side:
 //! mapped, faulted in and (for an armed device) locked before the first
 //! request, because a page fault on the swap path waits for the swap path.
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::engine::error::{Error, Kind, Result};
-use crate::engine::tier::{HostMemory, Wake};
+use crate::engine::tier::HostMemory;
 use crate::engine::units::{ByteLen, PAGE_BYTES};
 
 /// Whether an arena must stay in RAM.
@@ -160,46 +158,6 @@ pub(super) fn lock_refused(errno: Errno, what: &str) -> Error {
         .with_source(errno)
 }
 
-/// An eventfd that tiers ring and one I/O thread sleeps on beside its socket.
-#[derive(Debug)]
-pub struct Wakeup {
-    event: OwnedFd,
-}
-
-impl Wakeup {
-    /// A new, unrung one.
-    pub fn new() -> Result<Self> {
-        rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map(|event| Self { event })
-            .map_err(|errno| {
-                Error::new(Kind::NoSpace, "cannot make an eventfd to wake an I/O thread")
-                    .with_hint("raise LimitNOFILE of the unit")
-                    .with_source(errno)
-            })
-    }
-
-    /// Readable while rung.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    /// Makes it unrung. Call before looking at the lanes: a ring that arrives
-    /// meanwhile then wakes once more, and none is lost.
-    pub fn drain(&self) {
-        // The only failure of a nonblocking eventfd is that it is unrung already.
-        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
-    }
-}
-
-impl Wake for Wakeup {
-    fn wake(&self) {
-        // The only failure of a nonblocking eventfd is a full counter, and then
-        // the thread has been rung already.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,35 +244,5 @@ mod tests {
             .to_owned();
         assert!(locked.contains(" lo "), "locked: {locked}");
         assert!(locked.contains(" dc "), "not for children: {locked}");
-    }
-
-    fn rung(wakeup: &Wakeup) -> bool {
-        let mut poll =
-            [rustix::event::PollFd::from_borrowed_fd(wakeup.fd(), rustix::event::PollFlags::IN)];
-        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut poll, Some(&zero)).unwrap() == 1
-    }
-
-    #[test]
-    fn a_wakeup_is_readable_until_drained_however_often_it_is_rung() {
-        let wakeup = Wakeup::new().unwrap();
-        assert!(!rung(&wakeup), "new and unrung");
-        wakeup.drain();
-        for _ in 0..3 {
-            wakeup.wake();
-        }
-        assert!(rung(&wakeup));
-        wakeup.drain();
-        assert!(!rung(&wakeup));
-    }
-
-    #[test]
-    fn a_wakeup_whose_counter_is_full_stays_rung_and_does_not_block() {
-        let wakeup = Wakeup::new().unwrap();
-        rustix::io::write(&wakeup.event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        wakeup.wake();
-        assert!(rung(&wakeup));
-        wakeup.drain();
-        assert!(!rung(&wakeup));
     }
 }

@@ -13,7 +13,7 @@ mod io_thread;
 mod keeper;
 pub mod logging;
 #[cfg(feature = "malloc-guard")]
-mod malloc_guard;
+pub mod malloc_guard;
 pub mod serve;
 mod status;
 pub mod store_process;
