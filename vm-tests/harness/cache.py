@@ -16,7 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-UNUSED_DAYS = 7
+# Of each kind the newest are kept for a week, further ones as long as a run may need them.
+KEPT = 4
+KEPT_SECONDS = 7 * 86400
+RUN_SECONDS = 3 * 3600
 
 
 def root() -> pathlib.Path:
@@ -63,7 +66,8 @@ def entry(kind: str, inputs: object, make: Callable[[pathlib.Path], None]) -> pa
 
 
 def _drop_unused(kind: str, keep: pathlib.Path) -> None:
-    oldest = time.time() - UNUSED_DAYS * 86400
-    for path in root().glob(f"{kind}-*"):
-        if path != keep and path.stat().st_mtime < oldest:
+    ages = {path: time.time() - path.stat().st_mtime for path in root().glob(f"{kind}-*")}
+    for place, path in enumerate(sorted(ages, key=ages.__getitem__)):
+        limit = KEPT_SECONDS if place < KEPT else RUN_SECONDS
+        if path != keep and ages[path] > limit:
             shutil.rmtree(path, ignore_errors=True)

@@ -14,7 +14,7 @@ import threading
 import time
 
 from . import emulator, image, payload, scenario, snapshot
-from .errors import HarnessError
+from .errors import HarnessError, ScenarioFailure
 from .qemu import Hardware, Host
 
 
@@ -142,7 +142,7 @@ def main(argv: list[str]) -> int:
             return 0
         chosen = _choose(known, arguments.scenario)
         facts, results = _run_all(arguments, chosen)
-    except HarnessError as error:
+    except (HarnessError, ScenarioFailure) as error:
         print(f"vm-tests: {error}", file=sys.stderr)
         return 2
     if arguments.json:

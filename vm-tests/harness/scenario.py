@@ -58,7 +58,6 @@ class Result:
 
     name: str
     seconds: float = 0.0
-    guest_seconds: float = 0.0
     start_seconds: float = 0.0
     error: str = ""
     log: str = ""
@@ -298,7 +297,6 @@ def run(
     finally:
         this.close()
     result.seconds = time.monotonic() - begin
-    result.guest_seconds = this.machine.uptime
     result.start_seconds = this.start_seconds
     if keep or result.error:
         result.log = str(folder)

@@ -22,8 +22,8 @@ with subtest("twice as much as a cgroup may have is verified twice"):
     before_out, before_in = swapped("out"), swapped("in")
     report = json.loads(
         machine.succeed(
-            "systemd-run --quiet --pipe --wait -p MemoryMax=24M "
-            "pressure --bytes 48M --passes 1 --random --tasks 2 --write 25"
+            "systemd-run --quiet --pipe --wait -p MemoryMax=12M "
+            "pressure --bytes 24M --passes 1 --random --tasks 2 --write 25"
         )
     )
     pages = report["bytes"] // 4096
