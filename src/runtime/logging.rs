@@ -17,8 +17,7 @@ pub fn start(level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // systemd sets JOURNAL_STREAM for services whose standard error is the journal.
-    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    let journal = stderr_is_the_journal().then(|| tracing_journald::layer().ok()).flatten();
     let console = journal.is_none().then(|| {
         tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -26,4 +25,12 @@ pub fn start(level: LogLevel) {
             .without_time()
     });
     tracing_subscriber::registry().with(level).with(journal).with(console).init();
+}
+
+/// systemd names the journal's stream in `JOURNAL_STREAM` as `device:inode`; a
+/// child whose standard error was redirected inherits the name all the same.
+fn stderr_is_the_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(std::io::stderr())
+        .is_ok_and(|stderr| named == format!("{}:{}", stderr.st_dev, stderr.st_ino))
 }
