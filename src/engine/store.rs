@@ -146,7 +146,9 @@ impl Store {
         let tiers = tiers
             .into_iter()
             .map(|setup| {
-                let slabs = setup.tier.max_slabs();
+                // A large disk needs no table beyond what the device can fill,
+                // with as much again to move extents into.
+                let slabs = setup.tier.max_slabs().min(needed.saturating_mul(2) + 1);
                 TierSlots {
                     pool: SlotPool::new(slabs),
                     owners: (0..slabs as usize * SLOTS_PER_SLAB)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::gpus::{self, Gpu};
+use super::names;
 use crate::engine::units::ByteLen;
 
 /// Everything that was read.
@@ -160,17 +161,6 @@ impl Facts {
             kernel,
         }
     }
-}
-
-/// The names in a directory, sorted; none if it is not there.
-pub(super) fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
 }
 
 fn has_extension(name: &str, extension: &str) -> bool {

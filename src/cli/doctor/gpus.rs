@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::facts::names;
+use super::names;
 
 /// One display or 3D controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

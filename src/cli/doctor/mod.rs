@@ -66,3 +66,14 @@ fn render(report: &Report) -> String {
     }
     out
 }
+
+/// The names in a directory, sorted; none if it is not there.
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
