@@ -65,7 +65,8 @@ fmt:
 
 install: build
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/sluice target/release/sluice-store
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system nixos-module/units/sluice-store.service
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/bin|$(PREFIX)/bin|' nixos-module/units/sluice-store.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/sluice-store.service
 	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
 	target/release/sluice man --dir $(DESTDIR)$(PREFIX)/share/man/man1
 	mkdir -p $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d

@@ -5,7 +5,7 @@
 //! That process calls [`clear_io_flusher`](super::armour::clear_io_flusher)
 //! first: reading pages back needs memory, and a flusher may not reclaim any.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -34,18 +34,20 @@ impl Budget {
     }
 }
 
-/// The budget for switching `device` off; `None` if it is not on. Ghost areas
-/// count for nothing.
-pub fn budget(root: &Path, device: &Path) -> Result<Option<Budget>> {
-    let Some(used) = used_bytes(root, device)? else { return Ok(None) };
+/// The budget for switching all of `devices` off together. Devices that are not
+/// on need nothing; ghost areas count for nothing.
+pub fn budget(root: &Path, devices: &[PathBuf]) -> Result<Budget> {
     let path = root.join("proc/meminfo");
     let available = kb_field(&path, &read(&path)?, "MemAvailable").map(ByteLen)?;
-    let other_swap = entries(root)?
-        .iter()
-        .filter(|entry| !entry.deleted && entry.path != device)
-        .map(|entry| entry.size.0.saturating_sub(entry.used.0))
-        .sum();
-    Ok(Some(Budget { used, available, other_swap: ByteLen(other_swap) }))
+    let (mut used, mut other_swap) = (0, 0);
+    for entry in entries(root)?.iter().filter(|entry| !entry.deleted) {
+        if devices.contains(&entry.path) {
+            used += entry.used.0;
+        } else {
+            other_swap += entry.size.0.saturating_sub(entry.used.0);
+        }
+    }
+    Ok(Budget { used: ByteLen(used), available, other_swap: ByteLen(other_swap) })
 }
 
 /// Switches `device` off and calls `progress` about every `tick` with the bytes
@@ -120,19 +122,27 @@ mod tests {
             ("proc/swaps", SWAPS),
             ("proc/meminfo", "MemTotal:  9999 kB\nMemAvailable:     512 kB\n"),
         ]);
-        let found = budget(root.path(), Path::new("/dev/nbd0")).unwrap().unwrap();
+        let budget = |devices: &[&str]| {
+            let devices: Vec<PathBuf> = devices.iter().map(PathBuf::from).collect();
+            budget(root.path(), &devices).unwrap()
+        };
+        let found = budget(&["/dev/nbd0"]);
         let kib = |kib: u64| ByteLen(kib * 1024);
         let expected = Budget { used: kib(1024), available: kib(512), other_swap: kib(3096) };
         assert_eq!(found, expected);
         assert!(found.suffices(kib(512 + 3096 - 1024)));
         assert!(!found.suffices(kib(512 + 3096 - 1024 + 1)));
-        assert_eq!(budget(root.path(), Path::new("/dev/nbd7")).unwrap(), None);
+        // What is switched off together is no room for each other.
+        let both = budget(&["/dev/nbd0", "/dev/sda2"]);
+        let expected = Budget { used: kib(2024), available: kib(512), other_swap: ByteLen(0) };
+        assert_eq!(both, expected);
+        assert_eq!(budget(&["/dev/nbd7"]).used, ByteLen(0));
     }
 
     #[test]
     fn a_budget_without_available_memory_is_an_error() {
         let root = tree(&[("proc/swaps", SWAPS), ("proc/meminfo", "MemTotal:  9999 kB\n")]);
-        let error = budget(root.path(), Path::new("/dev/nbd0")).unwrap_err();
+        let error = budget(root.path(), &[PathBuf::from("/dev/nbd0")]).unwrap_err();
         assert_eq!(error.kind(), Kind::Protocol);
         assert!(error.to_string().contains("MemAvailable"), "{error}");
     }

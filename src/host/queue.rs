@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A block device's size and request queue, as `/sys/block` shows them.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -81,6 +83,24 @@ pub fn set_io_timeout(root: &Path, name: &str, timeout: Duration) -> Result<Dura
 pub fn discard_max_bytes(root: &Path, name: &str) -> Result<ByteLen> {
     let path = root.join("sys/block").join(name).join("queue/discard_max_bytes");
     read_number(&path).map(ByteLen)
+}
+
+/// Opens a block device for the caller alone (`O_EXCL`): while the result lives,
+/// nobody can mount it, map it or swap to it.
+///
+/// Errors: `Busy` if somebody does so now.
+pub fn claim(device: &Path) -> Result<File> {
+    let claimed =
+        OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(device);
+    claimed.map_err(|cause| {
+        let (kind, what) = match cause.raw_os_error() {
+            Some(libc::EBUSY) => (Kind::Busy, "is still in use"),
+            _ => (Kind::Io, "cannot be claimed"),
+        };
+        Error::new(kind, format!("{} {what}", device.display()))
+            .with_hint(format!("see lsblk {0} and swapon --show", device.display()))
+            .with_source(cause)
+    })
 }
 
 /// Whether nbd device `name` has a server attached, or had one that it still

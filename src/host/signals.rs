@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Termination signals as a descriptor, so that a loop can wait for them
+//! Signals as a descriptor, so that a loop can wait for them
 //! beside everything else. Nothing runs in a signal handler.
 
 use std::io::Error as IoError;
@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::engine::error::{Error, Kind, Result};
 
-/// SIGTERM and SIGINT, blocked for the process and readable here.
+/// Every signal that can be blocked, blocked for the process and readable here,
+/// but for those that a fault of the program itself raises.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
 
@@ -16,18 +17,10 @@ impl Signals {
     /// call before the first thread.
     pub fn block() -> Result<Self> {
         let failed = |what: &str| {
-            Error::new(Kind::Io, format!("cannot {what} termination signals"))
+            Error::new(Kind::Io, format!("cannot {what} signals"))
                 .with_source(IoError::last_os_error())
         };
-        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set that the other calls use.
-        let set = unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            let mut set = set.assume_init();
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
-            set
-        };
+        let set = asynchronous();
         // SAFETY: an initialised set; the old mask is not asked for.
         if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }
             != 0
@@ -44,15 +37,50 @@ impl Signals {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// True if a signal came since the last call.
+    /// True if one came since the last call that asks for the end: TERM, INT, HUP
+    /// or QUIT. All others are swallowed.
     pub fn take(&self) -> bool {
-        let mut came = false;
-        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
-        // SAFETY: the buffer has the length given.
-        while unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) } > 0 {
-            came = true;
+        let mut end = false;
+        let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let bytes = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer has the length given; a full read initialises it.
+        while unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), bytes) }
+            == bytes.cast_signed()
+        {
+            // SAFETY: initialised by the read just above.
+            let signal = unsafe { info.assume_init_ref() }.ssi_signo.cast_signed();
+            end |= matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT);
         }
-        came
+        end
+    }
+}
+
+/// Lets all signals through again: for a child, which inherits the mask.
+pub fn unblock() {
+    let set = asynchronous();
+    // SAFETY: an initialised set; the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// All signals but those that a fault of the program itself raises.
+fn asynchronous() -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set that the other calls change.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        for fault in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGILL,
+            libc::SIGFPE,
+            libc::SIGABRT,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ] {
+            libc::sigdelset(&raw mut set, fault);
+        }
+        set
     }
 }
 

@@ -21,6 +21,9 @@ use crate::tier::spill::{Prepare, SpillTier};
 /// Threads that read and write the spill, for all connections.
 const SPILL_WORKERS: usize = 4;
 
+/// RAM that must be left when a RAM tier has been taken.
+const LEFT_OVER: ByteLen = ByteLen(64 << 20);
+
 /// What a store is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -83,11 +86,35 @@ impl Plan {
         } else {
             slabs_for(self.extents())
         };
+        self.check_memory(first)?;
         let held = format!("{}", ByteLen(u64::from(first) * SLAB_BYTES as u64));
         store
             .hold_slabs(0, first)
             .with_context(|| format!("{} of tier {} could not be held", held, self.tier.name()))?;
         Ok(Arc::new(store))
+    }
+
+    /// Refuses to take what the machine has not: memory that is locked and not
+    /// there is found by the kernel at the cost of other programs.
+    fn check_memory(&self, slabs: u32) -> Result<()> {
+        if self.tier != TierKind::Ram {
+            return Ok(());
+        }
+        let needed = u64::from(slabs) * SLAB_BYTES as u64 + self.reserve.0 + LEFT_OVER.0;
+        match available_bytes(Path::new("/")) {
+            Some(available) if available < needed => Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "{} of RAM are available; {} for slabs, {} of reserve and {LEFT_OVER} to work with are needed",
+                    ByteLen(available),
+                    ByteLen(u64::from(slabs) * SLAB_BYTES as u64),
+                    self.reserve
+                ),
+            )
+            .with_hint("make the device smaller, or give it a spill and a smaller tier")
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     fn fast_tier(&self) -> Result<Arc<dyn Tier>> {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gives the kernel one device: sockets, netlink attach, queue timer, swap.
-//! Every step that was done is undone if a later one fails.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,10 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::detach;
-use super::undo::Undo;
 use crate::block::nbd::connection::TRANSMISSION_FLAGS;
-use crate::block::nbd::netlink::{ConnectSpec, Family, was_adopted};
+use crate::block::nbd::netlink::{ConnectSpec, Family};
 use crate::config::schema::{Config, Nbd};
 use crate::engine::units::{ByteLen, PAGE_BYTES};
 use crate::host::queue;
@@ -22,10 +19,6 @@ use crate::host::swap::{self, Discard, Overwrite, Signature};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an index may stay busy: udev looks at a device that was just detached.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-/// Times a reconnect is offered before it is given up for the moment.
-const OFFERS: u32 = 50;
-/// Between two offers: the kernel notices a dead socket a little later.
-const BETWEEN_OFFERS: Duration = Duration::from_millis(20);
 
 /// A connected pair of stream sockets: the server's end, the kernel's end.
 pub fn sockets() -> Result<(OwnedFd, OwnedFd)> {
@@ -61,7 +54,6 @@ pub fn attach(
     number: u32,
     size: ByteLen,
     kernel_end: OwnedFd,
-    undo: &mut Undo,
 ) -> Result<Device> {
     let uuid = swap::new_uuid(Path::new("/"))?;
     let backend = format!(
@@ -82,41 +74,27 @@ pub fn attach(
     let index = family.connect(&spec)?;
     // The kernel has its own reference; ours would hide its end of file.
     drop(kernel_end);
-    undo.push("kernel attach", move || Ok(Family::open(Path::new("/"))?.disconnect(index)?));
     let device = Device { index, path: PathBuf::from(format!("/dev/nbd{index}")), size, backend };
-    queue::wait_until_live(Path::new("/"), &device.name(), size, PATIENCE)?;
-    let timer = Duration::from_millis(u64::from(nbd.io_timeout_ms));
-    queue::set_io_timeout(Path::new("/"), &device.name(), timer)?;
+    if let Err(error) = settle(&device, nbd) {
+        family.disconnect(index)?;
+        return Err(error);
+    }
     Ok(device)
 }
 
-/// Gives a device whose server's end was lost a new one. `offer` makes a
-/// serving socket and returns the kernel's end and a duplicate of ours.
-pub fn reconnect(
-    family: &mut Family,
-    device: &Device,
-    mut offer: impl FnMut() -> Result<(OwnedFd, OwnedFd)>,
-) -> Result<()> {
-    for _ in 0..OFFERS {
-        let (server, kernel_end) = offer()?;
-        family.reconfigure(device.index, &device.backend, &[kernel_end.as_fd()])?;
-        drop(kernel_end);
-        if was_adopted(server.as_fd())? {
-            return Ok(());
-        }
-        std::thread::sleep(BETWEEN_OFFERS);
-    }
-    anyhow::bail!("{} does not take a new connection", device.path.display())
+fn settle(device: &Device, nbd: &Nbd) -> Result<()> {
+    queue::wait_until_live(Path::new("/"), &device.name(), device.size, PATIENCE)?;
+    let timer = Duration::from_millis(u64::from(nbd.io_timeout_ms));
+    queue::set_io_timeout(Path::new("/"), &device.name(), timer)?;
+    Ok(())
 }
 
 /// Makes the device a swap area and switches it on.
-pub fn swap_on(config: &Config, device: &Device, undo: &mut Undo) -> Result<()> {
+pub fn swap_on(config: &Config, device: &Device) -> Result<()> {
     let signature = Signature { uuid: swap::new_uuid(Path::new("/"))?, label: "sluice".to_owned() };
     swap::write_signature(&device.path, &signature, Overwrite::BlankOrOurs)?;
     let discard = if config.swap.discard { Discard::Both } else { Discard::None };
     let priority = i16::try_from(config.swap.priority).ok().filter(|priority| *priority >= 0);
     swap::swapon(&device.path, priority, discard)?;
-    let path = device.path.clone();
-    undo.push("swapon", move || detach::in_a_process_of_its_own(&[path])?.wait_for_success());
     Ok(())
 }

@@ -4,10 +4,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -17,14 +17,18 @@ use crate::engine::view::{Request, Status};
 /// Where the store answers unless a path is given.
 pub const DEFAULT_SOCKET: &str = "/run/sluice/store.sock";
 /// The longest request line.
-const MAX_LINE: u64 = 4096;
-/// How long a client may take to say its line, and the store to answer it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_LINE: usize = 4096;
+/// How long a client may take to say its line, all of it; the main thread waits.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a client waits for the store, which may be busy with its devices.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The bound socket; removed when dropped.
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
+    /// Device and inode of the socket file, to know whether it is still ours.
+    identity: Option<(u64, u64)>,
 }
 
 impl ControlSocket {
@@ -54,15 +58,15 @@ impl ControlSocket {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
             .with_context(|| format!("cannot protect {}", path.display()))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path: path.to_path_buf() })
+        Ok(Self { listener, identity: identity(path), path: path.to_path_buf() })
     }
 
-    /// Answers everybody who waits.
-    pub fn answer(&self, mut status: impl FnMut() -> Status) {
-        while let Ok((client, _)) = self.listener.accept() {
-            if let Err(error) = answer_one(client, &mut status) {
-                tracing::debug!("a control client: {error:#}");
-            }
+    /// Answers one who waits, if any does.
+    pub fn answer(&self, status: impl FnOnce() -> Status) {
+        if let Ok((client, _)) = self.listener.accept()
+            && let Err(error) = answer_one(client, status)
+        {
+            tracing::debug!("a control client: {error:#}");
         }
     }
 }
@@ -75,16 +79,21 @@ impl AsFd for ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        // A store that started later may have put its own there.
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
-fn answer_one(mut client: UnixStream, status: &mut impl FnMut() -> Status) -> Result<()> {
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
+}
+
+fn answer_one(mut client: UnixStream, status: impl FnOnce() -> Status) -> Result<()> {
     client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new((&client).take(MAX_LINE)).read_line(&mut line)?;
+    let line = read_line(&client)?;
     let reply = match serde_json::from_str::<Request>(&line) {
         Ok(Request::Status {}) => serde_json::to_string(&status())?,
         Err(error) => serde_json::json!({ "error": error.to_string() }).to_string(),
@@ -93,12 +102,30 @@ fn answer_one(mut client: UnixStream, status: &mut impl FnMut() -> Status) -> Re
     Ok(())
 }
 
+/// One line within [`PATIENCE`], however the client cuts it up.
+fn read_line(mut client: &UnixStream) -> Result<String> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") && line.len() < MAX_LINE {
+        let left = deadline.saturating_duration_since(Instant::now());
+        anyhow::ensure!(!left.is_zero(), "it took too long to ask");
+        client.set_read_timeout(Some(left))?;
+        let mut part = [0; 512];
+        let count = client.read(&mut part)?;
+        if count == 0 {
+            break;
+        }
+        line.extend_from_slice(&part[..count]);
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
 /// Asks the store on `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Status> {
     let place = || format!("the store on {}", socket.display());
     let mut stream =
         UnixStream::connect(socket).with_context(|| format!("{} does not answer", place()))?;
-    stream.set_read_timeout(Some(PATIENCE * 5))?;
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream)

@@ -3,6 +3,7 @@
 //! its caller the first victim when memory runs out, so the caller must be
 //! expendable. If it is killed, the device simply stays on.
 
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,7 @@ use super::control;
 use crate::engine::error::{Error, Kind};
 use crate::engine::units::ByteLen;
 use crate::engine::view::Request;
-use crate::host::{armour, detach as host, swap};
+use crate::host::{armour, detach as host, signals, swap};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,32 +29,23 @@ const LEFT_OVER: ByteLen = ByteLen(16 << 20);
 /// Refuses, with the arithmetic, what would not fit into memory and other swap
 /// unless `force`.
 pub fn run(devices: &[PathBuf], socket: &Path, force: bool) -> Result<()> {
-    armour::clear_io_flusher()?;
-    // The parent's -1000 came along; this process is the expendable one.
-    armour::set_oom_score_adj(Path::new("/"), 0)?;
-    let devices = if devices.is_empty() { devices_of(socket)? } else { devices.to_vec() };
-    for device in &devices {
-        off(device, force)?;
+    let named = if devices.is_empty() { devices_of(socket)? } else { devices.to_vec() };
+    let on = still_on(&named)?;
+    for device in named.iter().filter(|device| !on.contains(device)) {
+        tell(&format!("{} is not swap; nothing to do", device.display()));
     }
-    Ok(())
-}
-
-fn devices_of(socket: &Path) -> Result<Vec<PathBuf>> {
-    let status = control::ask(socket, &Request::Status {})?;
-    Ok(status.devices.into_iter().map(|device| PathBuf::from(device.path)).collect())
-}
-
-fn off(device: &Path, force: bool) -> Result<()> {
-    let Some(budget) = host::budget(Path::new("/"), device)? else {
+    if on.is_empty() {
         return Ok(());
-    };
+    }
+    become_expendable()?;
+    let budget = host::budget(Path::new("/"), &on)?;
     if !force && !budget.suffices(LEFT_OVER) {
         return Err(Error::new(
             Kind::NoSpace,
             format!(
-                "{}: {} in use do not fit into {} of available memory and {} of other swap",
-                device.display(),
+                "{} in use on {} do not fit into {} of available memory and {} of other swap",
                 budget.used,
+                on.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", "),
                 budget.available,
                 budget.other_swap
             ),
@@ -61,7 +53,27 @@ fn off(device: &Path, force: bool) -> Result<()> {
         .with_hint("end a program or add swap; --force tries all the same")
         .into());
     }
-    let total = budget.used;
+    on.iter().try_for_each(|device| off(device))
+}
+
+/// Undoes what came along from the store: this process may be interrupted, may
+/// cause I/O, and may be killed first.
+fn become_expendable() -> Result<()> {
+    signals::unblock();
+    if let Err(error) = armour::clear_io_flusher() {
+        // Only a process without the right to set the mark cannot clear it.
+        tell(&format!("{error}; going on"));
+    }
+    Ok(armour::set_oom_score_adj(Path::new("/"), 0)?)
+}
+
+fn devices_of(socket: &Path) -> Result<Vec<PathBuf>> {
+    let status = control::ask(socket, &Request::Status {})?;
+    Ok(status.devices.into_iter().map(|device| PathBuf::from(device.path)).collect())
+}
+
+fn off(device: &Path) -> Result<()> {
+    let total = swap::used_bytes(Path::new("/"), device)?.unwrap_or_default();
     tell(&format!("switching {} off: {total} to bring back", device.display()));
     host::swapoff_with_progress(Path::new("/"), device, TICK, |left| {
         tell(&format!("switching {} off: {left} of {total} left", device.display()));
@@ -71,7 +83,8 @@ fn off(device: &Path, force: bool) -> Result<()> {
 }
 
 fn tell(text: &str) {
-    eprintln!("{text}");
+    // A terminal that is gone is no reason to leave swap on.
+    let _ = writeln!(std::io::stderr(), "{text}");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(text)]);
 }
 
@@ -83,15 +96,26 @@ pub struct Detaching {
 
 /// Starts `sluice-store detach` for these devices.
 pub fn in_a_process_of_its_own(devices: &[PathBuf]) -> Result<Detaching> {
-    let child = Command::new("/proc/self/exe")
+    let mut child = Command::new("/proc/self/exe")
         .arg("detach")
         .args(devices)
         .stdin(Stdio::null())
         .spawn()
         .context("cannot start the process that switches swap off")?;
+    match watch(&child) {
+        Ok(pidfd) => Ok(Detaching { child, pidfd }),
+        Err(error) => {
+            // A child that nobody waits for would run beside the next one.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn watch(child: &Child) -> Result<OwnedFd> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a pid of 0")?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch that process")?;
-    Ok(Detaching { child, pidfd })
+    pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the process that detaches")
 }
 
 impl Detaching {

@@ -28,6 +28,24 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// How much of it is touched before a thread serves.
 const STACK_TOUCHED: usize = 128 << 10;
 
+/// What the names of I/O threads begin with.
+const NAME: &str = "sluice-io-";
+
+/// From here on a panic of an I/O thread or a tier's worker says nothing: the
+/// usual message allocates and may wait for a log that is swapped out to us.
+pub fn panic_quietly() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let quiet = thread.name().is_some_and(|name| {
+            name.starts_with(NAME) || name.starts_with(crate::tier::spill::WORKER_NAME)
+        });
+        if !quiet {
+            usual(panic);
+        }
+    }));
+}
+
 /// A session over a part of the store, and what rings for it.
 pub type Part = Window<Session>;
 
@@ -62,10 +80,24 @@ pub fn armour_thread() -> Result<()> {
 pub struct End {
     /// Which device it served.
     pub device: usize,
+    /// Which of that device's threads it was.
+    pub generation: u64,
     /// Why it ended; `None`: the thread panicked.
     pub reason: Option<Reason>,
     /// Requests that a tier never answered; their memory is kept for ever.
     pub stuck: usize,
+}
+
+/// How and as whom a thread reports its end.
+pub struct Report {
+    /// The device's position among ours.
+    pub device: usize,
+    /// Which of that device's threads it is.
+    pub generation: u64,
+    /// Where the end goes.
+    pub ends: Sender<End>,
+    /// Rung afterwards.
+    pub bell: Arc<EventWaker>,
 }
 
 /// A running I/O thread of a kernel device.
@@ -76,25 +108,23 @@ pub struct IoThread {
 }
 
 impl IoThread {
-    /// Serves `part` on `socket` in a thread of its own. The thread reports its
-    /// end through `ends` and rings `bell`; `stop` readable ends it.
+    /// Serves `part` on `socket` in a thread of its own, which reports its end;
+    /// `stop` readable ends it.
     ///
     /// Returns when the thread is armoured, with its error if that failed.
     pub fn spawn(
-        device: usize,
         part: Part,
         wake: Arc<EventWaker>,
         socket: OwnedFd,
         stop: Arc<EventWaker>,
-        ends: Sender<End>,
-        bell: Arc<EventWaker>,
+        report: Report,
     ) -> Result<Self> {
         let heartbeat = Arc::<Heartbeat>::default();
         let shown = Arc::clone(&heartbeat);
         let mut connection = Connection::new(part, Options::default());
         let (armoured, ready) = std::sync::mpsc::sync_channel(1);
         let handle = std::thread::Builder::new()
-            .name(format!("sluice-io-{device}"))
+            .name(format!("{NAME}{}", report.device))
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let result = armour_thread();
@@ -109,14 +139,15 @@ impl IoThread {
                     connection.run(sockets, &shown)
                 }));
                 guard(false);
-                let end = if let Ok(ended) = ended {
-                    End { device, reason: Some(ended.reason), stuck: ended.open }
+                let (reason, stuck) = if let Ok(ended) = ended {
+                    (Some(ended.reason), ended.open)
                 } else {
                     // Requests may be open in a tier: what they use stays.
                     std::mem::forget(connection);
-                    End { device, reason: None, stuck: 0 }
+                    (None, 0)
                 };
-                let _ = ends.send(end);
+                let Report { device, generation, ends, bell } = report;
+                let _ = ends.send(End { device, generation, reason, stuck });
                 bell.wake();
             })
             .context("cannot start an I/O thread")?;

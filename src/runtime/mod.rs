@@ -9,6 +9,7 @@ mod control;
 #[cfg(feature = "cli")]
 pub mod demo;
 pub mod detach;
+mod devices;
 mod io_thread;
 mod keeper;
 pub mod logging;
@@ -17,7 +18,6 @@ pub mod malloc_guard;
 pub mod serve;
 mod status;
 pub mod store_process;
-mod undo;
 mod watchdog;
 
 pub use control::DEFAULT_SOCKET;

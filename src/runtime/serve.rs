@@ -2,7 +2,7 @@
 //! `sluice serve`: a store on a Unix socket for any NBD client, without
 //! privileges and without the kernel. Its contents end with it.
 
-use std::path::Path;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::config::ServeOptions;
 use crate::engine::store::Store;
 use crate::engine::tier::Wake;
 use crate::engine::units::ByteLen;
+use crate::host::armour;
 use crate::host::memory::Lock;
 use crate::host::signals::Signals;
 
@@ -46,6 +47,12 @@ impl Serving {
             checksums: options.checksums,
             lock: Lock::None,
         };
+        let bell = Arc::new(EventWaker::new()?);
+        let no_preparation: crate::tier::spill::Prepare = Arc::new(|| {});
+        let store = plan.build(&no_preparation, Arc::clone(&bell) as Arc<dyn Wake>)?;
+        let orders =
+            Orders { target_slabs: plan.fast_slabs(), reserve: plan.reserve, lock: Lock::None };
+        let keeper = Keeper::start(&store, bell, orders)?;
         let listener = Listener::bind(Options {
             path: options.socket.clone(),
             export: Export {
@@ -58,12 +65,6 @@ impl Serving {
             handshake_deadline: HANDSHAKE,
             connection: connection::Options::default(),
         })?;
-        let bell = Arc::new(EventWaker::new()?);
-        let no_preparation: crate::tier::spill::Prepare = Arc::new(|| {});
-        let store = plan.build(&no_preparation, Arc::clone(&bell) as Arc<dyn Wake>)?;
-        let orders =
-            Orders { target_slabs: plan.fast_slabs(), reserve: plan.reserve, lock: Lock::None };
-        let keeper = Keeper::start(&store, bell, orders)?;
         let shared = Arc::clone(&store);
         let server = listener.serve(move |waker| {
             let bytes = 0..shared.device_bytes();
@@ -93,10 +94,22 @@ fn into_engine_error(error: anyhow::Error) -> crate::engine::error::Error {
 /// Serves until SIGTERM or SIGINT.
 pub fn run(options: &ServeOptions) -> Result<()> {
     let signals = Signals::block()?;
+    // One descriptor per slab and client, as far as this user may.
+    if let Err(error) = armour::raise_nofile(u64::from(u16::MAX)) {
+        tracing::debug!("{error:#}");
+    }
     let serving = Serving::start(options)?;
-    println!("serving {} of {} on {}", options.size, options.tier.name(), show(&options.socket));
-    println!("try: nbdinfo 'nbd+unix:///{}?socket={}'", options.name, show(&options.socket));
-    println!("its contents are gone when this ends (Ctrl-C)");
+    let socket = options.socket.display();
+    // Nobody needs to read this; a closed standard output is no failure.
+    let _ = write!(
+        std::io::stdout(),
+        "serving {} of {} on {socket}\n\
+         try: nbdinfo 'nbd+unix:///{}?socket={socket}'\n\
+         its contents are gone when this ends (Ctrl-C)\n",
+        options.size,
+        options.tier.name(),
+        options.name
+    );
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN)];
         let _ = poll(&mut fds, None);
@@ -105,8 +118,4 @@ pub fn run(options: &ServeOptions) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-fn show(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -3,19 +3,18 @@
 //!
 //! ```text
 //!   Starting ── memory locked, tiers held ──► Armed ── attached, swap on ──► Serving
-//!      │ any failure: undone in reverse                                        │ SIGTERM
-//!      ▼                                                                       ▼
-//!    (exit 1)        Stopped ◄── disconnected, threads ended ◄── swap off ── Draining
-//!                                                  swap stays on: retried, still serving
+//!      │ any failure: undone              │ swapon failed                      │ SIGTERM
+//!      ▼                                  ▼                                    ▼
+//!    (exit 1)        Stopped ◄── disconnected, threads ended ◄── all off ──── Draining
+//!                                       something still in use: retried, still serving
 //! ```
 //! The main thread may allocate, log and wait; I/O threads do none of these.
-//! It never ends while the kernel swaps to one of its devices.
+//! It never ends while anybody uses one of its devices.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -23,17 +22,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 
 use super::assembly::Plan;
-use super::attach::{self, Device};
 use super::control::ControlSocket;
 use super::detach::{self, Detaching};
-use super::io_thread::{self, End, IoThread};
+use super::devices::Devices;
+use super::io_thread;
 use super::keeper::{Keeper, Orders};
 use super::status;
-use super::undo::Undo;
 use super::watchdog::Watchdog;
 use super::{logging, report};
-use crate::block::nbd::connection::Reason;
-use crate::block::nbd::netlink::{Events, Family};
+use crate::block::nbd::netlink::Events;
 use crate::block::nbd::waker::EventWaker;
 use crate::config::{self, Config};
 use crate::engine::store::Store;
@@ -68,14 +65,24 @@ pub fn main(config: &Path, socket: &Path) -> ExitCode {
     }
 }
 
-/// Runs a store until it is told to stop and nothing is swapped to it.
+/// Runs a store until it is told to stop and nobody uses its devices.
 pub fn run(config: &Config, socket: &Path) -> Result<()> {
     let signals = Signals::block()?;
+    io_thread::panic_quietly();
     armour_process()?;
     let control = ControlSocket::bind(socket)?;
     let mut store = StoreProcess::arm(config)?;
+    if config.swap.swapon
+        && let Err(error) = store.devices.swap_on(config)
+    {
+        // Some devices may be on, with pages in them already.
+        tracing::error!("{error:#}; what is on is switched off again");
+        store.main_loop(&signals, &control, Some(Instant::now()))?;
+        return Err(error);
+    }
+    store.state = State::Serving;
     store.tell_systemd(&[NotifyState::Ready]);
-    store.main_loop(&signals, &control)
+    store.main_loop(&signals, &control, None)
 }
 
 /// All that must hold before the first thread starts and the first page is
@@ -98,12 +105,6 @@ fn armour_process() -> Result<()> {
     Ok(())
 }
 
-struct Channels {
-    ends: Sender<End>,
-    bell: Arc<EventWaker>,
-    stop: Arc<EventWaker>,
-}
-
 /// What the main loop waits for beside its arguments.
 struct Watch {
     links: Option<Events>,
@@ -116,12 +117,7 @@ struct Watch {
 /// A store with its devices attached.
 struct StoreProcess {
     store: Arc<Store>,
-    channels: Channels,
-    ended: Receiver<End>,
-    family: Family,
-    devices: Vec<(Device, Option<IoThread>)>,
-    /// Bytes of the store's address space of each device.
-    windows: Vec<std::ops::Range<u64>>,
+    devices: Devices,
     state: State,
     message: String,
     /// Last: it uses the store.
@@ -129,10 +125,10 @@ struct StoreProcess {
 }
 
 impl StoreProcess {
-    /// From nothing to swap switched on, or nothing left behind.
+    /// From nothing to attached devices, or nothing left behind.
     fn arm(config: &Config) -> Result<Self> {
         ensure_module(Path::new("/"), "nbd", &["max_part=0"])?;
-        let mut family = Family::open(Path::new("/"))?;
+        let family = Devices::family()?;
         let plan = Plan::armed(config);
         let keeper_bell = Arc::new(EventWaker::new()?);
         let prepare = Arc::new(|| {
@@ -145,74 +141,35 @@ impl StoreProcess {
         let orders =
             Orders { target_slabs: plan.fast_slabs(), reserve: plan.reserve, lock: Lock::Required };
         let keeper = Keeper::start(&store, keeper_bell, orders)?;
-        let (ends, ended) = channel();
-        let channels = Channels {
-            ends,
-            bell: Arc::new(EventWaker::new()?),
-            stop: Arc::new(EventWaker::new()?),
-        };
-        let mut undo = Undo::default();
-        let mut devices = Vec::new();
-        let mut windows = Vec::new();
-        let mut start = 0;
-        for (number, size) in config.swap.device_sizes().into_iter().enumerate() {
-            let window = start..start + size.0;
-            start = window.end;
-            let (server, kernel_end) = attach::sockets()?;
-            let thread = serve(&store, &channels, number, &window, server)?;
-            let device = attach::attach(
-                &mut family,
-                &config.nbd,
-                number as u32,
-                size,
-                kernel_end,
-                &mut undo,
-            )?;
-            tracing::info!("{} of {size} is attached", device.path.display());
-            devices.push((device, Some(thread)));
-            windows.push(window);
-        }
+        let mut devices = Devices::attach(&store, family, config)?;
         // All threads exist now, the tiers' included.
-        armour::verify_io_flusher_on_all_threads(Path::new("/"))?;
-        armour::verify_locked_memory(Path::new("/"))?;
-        if config.swap.swapon {
-            for (device, _) in &devices {
-                attach::swap_on(config, device, &mut undo)?;
-                tracing::info!(
-                    "{} is swap of priority {}",
-                    device.path.display(),
-                    config.swap.priority
-                );
-            }
+        let verified = armour::verify_io_flusher_on_all_threads(Path::new("/"))
+            .and_then(|_| armour::verify_locked_memory(Path::new("/")));
+        if let Err(error) = verified {
+            devices.disconnect()?;
+            return Err(error.into());
         }
-        undo.keep();
-        Ok(Self {
-            store,
-            channels,
-            ended,
-            family,
-            devices,
-            windows,
-            state: State::Serving,
-            message: String::new(),
-            _keeper: keeper,
-        })
+        Ok(Self { store, devices, state: State::Armed, message: String::new(), _keeper: keeper })
     }
 
-    /// Ends only when nothing is swapped to us. Whatever else goes wrong, a
-    /// panic included, is logged and survived: ending would lose pages.
-    fn main_loop(&mut self, signals: &Signals, control: &ControlSocket) -> Result<()> {
-        let mut watch = Watch {
-            links: self.family.events().inspect_err(|error| tracing::warn!("{error}")).ok(),
-            dog: Watchdog::new(),
-            detaching: None,
-            drain_at: None,
-        };
+    /// Ends only when nobody uses the devices. Whatever else goes wrong, a panic
+    /// included, is logged and survived: ending would lose pages.
+    fn main_loop(
+        &mut self,
+        signals: &Signals,
+        control: &ControlSocket,
+        drain_at: Option<Instant>,
+    ) -> Result<()> {
+        let links = self.devices.events().inspect_err(|error| tracing::warn!("{error:#}")).ok();
+        let mut watch = Watch { links, dog: Watchdog::new(), detaching: None, drain_at };
         loop {
             let round = catch_unwind(AssertUnwindSafe(|| self.round(signals, control, &mut watch)));
             match round {
                 Ok(Ok(false)) => {}
-                Ok(Ok(true)) => return self.stop(),
+                Ok(Ok(true)) => {
+                    self.state = State::Stopped;
+                    return Ok(());
+                }
                 Ok(Err(error)) => {
                     tracing::error!("{error:#}");
                     std::thread::sleep(AFTER_FAILURE);
@@ -225,8 +182,8 @@ impl StoreProcess {
         }
     }
 
-    /// Waits for something to happen and deals with it; true: all swap is off
-    /// and we were told to stop.
+    /// Waits for something to happen and deals with it, the most urgent first;
+    /// true: told to stop, and all is detached.
     fn round(
         &mut self,
         signals: &Signals,
@@ -234,38 +191,37 @@ impl StoreProcess {
         watch: &mut Watch,
     ) -> Result<bool> {
         let child_ended = self.wait(signals, control, watch)?;
+        if let Some(message) = self.devices.look_after() {
+            self.message = message;
+        }
         if signals.take() {
             tracing::info!("told to stop: draining");
             watch.drain_at = Some(Instant::now());
         }
-        control.answer(|| self.status());
-        if let Some(links) = &mut watch.links {
-            for event in links.take()? {
-                tracing::debug!("nbd: {event:?}");
-            }
-        }
-        while let Ok(end) = self.ended.try_recv() {
-            self.connection_ended(&end);
-        }
         if child_ended && let Some(child) = watch.detaching.take() {
-            let now = Instant::now();
-            watch.drain_at = Some(match child.wait_for_success() {
-                Ok(()) => now,
-                Err(error) => {
-                    self.stays_on(&format!("{error:#}"));
-                    now + DRAIN_AGAIN
-                }
-            });
-        }
-        if watch.detaching.is_none() && watch.drain_at.is_some_and(|at| at <= Instant::now()) {
-            let on = detach::still_on(&self.paths())?;
-            if on.is_empty() {
-                return Ok(true);
+            match child.wait_for_success() {
+                Ok(()) => watch.drain_at = Some(Instant::now()),
+                Err(error) => self.stays_on(watch, &format!("{error:#}")),
             }
-            self.drain(&on, watch);
+        }
+        if watch.detaching.is_none()
+            && watch.drain_at.is_some_and(|at| at <= Instant::now())
+            && self.drain(watch)?
+        {
+            return Ok(true);
         }
         watch.dog.look(&self.devices);
         self.tell_systemd(&[]);
+        if let Some(links) = &mut watch.links {
+            match links.take() {
+                Ok(events) => events.iter().for_each(|event| tracing::debug!("nbd: {event:?}")),
+                Err(error) => {
+                    tracing::warn!("{error:#}; nbd's events are not followed any more");
+                    watch.links = None;
+                }
+            }
+        }
+        control.answer(|| self.status());
         Ok(false)
     }
 
@@ -275,7 +231,7 @@ impl StoreProcess {
         let mut fds = vec![
             PollFd::new(signals, PollFlags::IN),
             PollFd::new(control, PollFlags::IN),
-            PollFd::new(&*self.channels.bell, PollFlags::IN),
+            PollFd::new(&*self.devices.bell, PollFlags::IN),
         ];
         if let Some(child) = &watch.detaching {
             fds.push(PollFd::new(child, PollFlags::IN));
@@ -283,10 +239,12 @@ impl StoreProcess {
         if let Some(links) = &watch.links {
             fds.push(PollFd::new(links, PollFlags::IN));
         }
-        let round = watch.dog.round();
-        let wait = watch
-            .drain_at
-            .map_or(round, |at| at.saturating_duration_since(Instant::now()).min(round));
+        let drain_at = watch.drain_at.filter(|_| watch.detaching.is_none());
+        let wait = [drain_at, self.devices.due()]
+            .into_iter()
+            .flatten()
+            .map(|at| at.saturating_duration_since(Instant::now()))
+            .fold(watch.dog.round(), Duration::min);
         let timeout = Timespec {
             tv_sec: wait.as_secs().cast_signed(),
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -297,90 +255,46 @@ impl StoreProcess {
         }
         let child_ended = watch.detaching.is_some() && !fds[3].revents().is_empty();
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.channels.bell, &mut count);
+        let _ = rustix::io::read(&*self.devices.bell, &mut count);
         Ok(child_ended)
     }
 
-    fn drain(&mut self, on: &[PathBuf], watch: &mut Watch) {
+    /// Starts to switch swap off, or disconnects if nobody uses the devices any
+    /// more (true).
+    fn drain(&mut self, watch: &mut Watch) -> Result<bool> {
+        let on = detach::still_on(&self.devices.paths())?;
+        if on.is_empty() {
+            return match self.devices.claim() {
+                Ok(claims) => {
+                    self.tell_systemd(&[NotifyState::Stopping]);
+                    let result = self.devices.disconnect();
+                    drop(claims);
+                    result.map(|()| true)
+                }
+                Err(error) => {
+                    self.stays_on(watch, &format!("{error:#}"));
+                    Ok(false)
+                }
+            };
+        }
         self.state = State::Draining;
-        self.message = format!("switching {} off", list(on));
+        self.message = format!("switching {} off", list(&on));
         self.tell_systemd(&[]);
-        match detach::in_a_process_of_its_own(on) {
+        match detach::in_a_process_of_its_own(&on) {
             Ok(child) => {
                 watch.detaching = Some(child);
                 watch.drain_at = None;
             }
-            Err(error) => {
-                self.stays_on(&format!("{error:#}"));
-                watch.drain_at = Some(Instant::now() + DRAIN_AGAIN);
-            }
+            Err(error) => self.stays_on(watch, &format!("{error:#}")),
         }
+        Ok(false)
     }
 
-    fn paths(&self) -> Vec<PathBuf> {
-        self.devices.iter().map(|(device, _)| device.path.clone()).collect()
-    }
-
-    fn stays_on(&mut self, why: &str) {
+    fn stays_on(&mut self, watch: &mut Watch, why: &str) {
         tracing::error!("{why}; still serving, next try in {} s", DRAIN_AGAIN.as_secs());
         self.state = State::Serving;
         why.clone_into(&mut self.message);
-    }
-
-    /// A connection was lost although nobody told it to stop: the kernel gets a
-    /// new one and sends again what was in flight.
-    fn connection_ended(&mut self, end: &End) {
-        let (device, thread) = &mut self.devices[end.device];
-        if let Some(thread) = thread.take() {
-            thread.join();
-        }
-        let device = device.clone();
-        tracing::warn!(
-            "{}: connection ended: {:?}, {} requests never answered",
-            device.path.display(),
-            end.reason,
-            end.stuck
-        );
-        if end.reason == Some(Reason::Disconnected) {
-            self.message = format!("{} was disconnected by somebody else", device.path.display());
-            tracing::error!("{}; what was swapped to it cannot be read", self.message);
-            return;
-        }
-        let (store, channels) = (&self.store, &self.channels);
-        let window = self.windows[end.device].clone();
-        let mut latest = None;
-        let result = attach::reconnect(&mut self.family, &device, || {
-            let (server, kernel_end) = attach::sockets()?;
-            let watched = server.try_clone()?;
-            // A thread whose socket was not taken sees end of file and ends.
-            latest = Some(serve(store, channels, end.device, &window, server)?);
-            Ok((watched, kernel_end))
-        });
-        self.devices[end.device].1 = latest;
-        match result {
-            Ok(()) => tracing::info!("{} is served again", device.path.display()),
-            Err(error) => {
-                self.message = format!("{}: {error:#}", device.path.display());
-                tracing::error!("{}; its pages are kept", self.message);
-            }
-        }
-    }
-
-    /// Disconnects everything; nothing is swapped to us any more.
-    fn stop(&mut self) -> Result<()> {
-        self.tell_systemd(&[NotifyState::Stopping]);
-        for (device, _) in &self.devices {
-            self.family.disconnect(device.index)?;
-            tracing::info!("{} is detached", device.path.display());
-        }
-        self.channels.stop.wake();
-        for (_, thread) in &mut self.devices {
-            if let Some(thread) = thread.take() {
-                thread.join();
-            }
-        }
-        self.state = State::Stopped;
-        Ok(())
+        watch.drain_at = Some(Instant::now() + DRAIN_AGAIN);
     }
 
     fn status(&self) -> Status {
@@ -400,7 +314,7 @@ impl StoreProcess {
     fn tell_systemd(&self, also: &[NotifyState<'_>]) {
         let text = if self.message.is_empty() {
             let size = ByteLen(self.store.device_bytes());
-            format!("{} {size} on {}", self.state.name(), list(&self.paths()))
+            format!("{} {size} on {}", self.state.name(), list(&self.devices.paths()))
         } else {
             format!("{}: {}", self.state.name(), self.message)
         };
@@ -408,26 +322,6 @@ impl StoreProcess {
         states.extend_from_slice(also);
         let _ = sd_notify::notify(&states);
     }
-}
-
-fn serve(
-    store: &Arc<Store>,
-    channels: &Channels,
-    number: usize,
-    window: &std::ops::Range<u64>,
-    server: std::os::fd::OwnedFd,
-) -> Result<IoThread> {
-    let waker = Arc::new(EventWaker::new()?);
-    let part = io_thread::session(store, window.clone(), Lock::Required, Arc::clone(&waker))?;
-    IoThread::spawn(
-        number,
-        part,
-        waker,
-        server,
-        Arc::clone(&channels.stop),
-        channels.ends.clone(),
-        Arc::clone(&channels.bell),
-    )
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-use super::attach::Device;
-use super::io_thread::IoThread;
+use super::devices::Devices;
 
 /// How often the main loop looks around when nothing happens.
 const ROUND: Duration = Duration::from_secs(5);
@@ -34,8 +33,8 @@ impl Watchdog {
 
     /// A thread lives if it sleeps with nothing to do, or went round its loop
     /// since the last look, or that look was a moment ago.
-    pub fn look(&mut self, devices: &[(Device, Option<IoThread>)]) {
-        self.seen.resize(devices.len(), (0, Instant::now()));
+    pub fn look(&mut self, devices: &Devices) {
+        self.seen.resize(devices.iter().count(), (0, Instant::now()));
         let mut stalled = false;
         for ((device, thread), (passes, since)) in devices.iter().zip(&mut self.seen) {
             let Some(thread) = thread else { continue };

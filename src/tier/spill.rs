@@ -10,6 +10,7 @@ mod space;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -21,6 +22,11 @@ use crate::engine::units::{EXTENT_BYTES, SLAB_BYTES, SlabIndex};
 
 /// Bytes before the first slab.
 pub const HEADER_BYTES: u64 = EXTENT_BYTES as u64;
+
+/// What the names of worker threads begin with.
+pub const WORKER_NAME: &str = "sluice-spill-";
+/// Stack of a worker; all of it is locked in an armed store.
+const WORKER_STACK: usize = 256 << 10;
 
 /// The tier; see the module.
 pub struct SpillTier {
@@ -76,7 +82,8 @@ impl SpillTier {
                 let (file, shared, prepare) =
                     (Arc::clone(&file), Arc::clone(&shared), Arc::clone(prepare));
                 std::thread::Builder::new()
-                    .name(format!("sluice-spill-{n}"))
+                    .name(format!("{WORKER_NAME}{n}"))
+                    .stack_size(WORKER_STACK)
                     .spawn(move || {
                         prepare();
                         work(&file, &shared);
@@ -223,7 +230,9 @@ fn work(file: &File, shared: &Shared) {
     loop {
         if let Some(job) = queue.pop() {
             drop(queue);
-            let result = transfer(file, &job);
+            // A worker that is gone would leave its operation unreported for ever.
+            let result = catch_unwind(AssertUnwindSafe(|| transfer(file, &job)))
+                .unwrap_or(Err(Fault::Device(libc::EIO)));
             let done = Done { tag: job.op.tag, result };
             job.lane.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
             job.lane.waker.wake();

@@ -19,7 +19,7 @@ from .qemu import PAYLOAD_BYTES
 TREE = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ["sluice", "sluice-store", "sluiced"]
 UNITS = TREE / "nixos-module/units"
-PRESSURE = TREE / "vm-tests/pressure/pressure.c"
+PRESSURE = TREE / "vm-tests/pressure"
 
 
 def find_programs(given: str | None) -> dict[str, pathlib.Path]:
@@ -44,18 +44,9 @@ def assemble(programs: dict[str, pathlib.Path], folder: pathlib.Path) -> None:
     for name, path in programs.items():
         # Debug information would only fill the machine's memory.
         _run("strip", "--strip-debug", "-o", str(binaries / name), str(path))
-    _run(
-        "cc",
-        "-std=c17",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-pthread",
-        "-o",
-        str(binaries / "pressure"),
-        str(PRESSURE),
-    )
+    flags = ["-std=c17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    for source in PRESSURE.glob("*.c"):
+        _run("cc", *flags, "-o", str(binaries / source.stem), str(source))
     if UNITS.is_dir():
         shutil.copytree(UNITS, folder / "usr/lib/systemd/system")
 

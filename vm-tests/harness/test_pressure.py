@@ -24,7 +24,7 @@ class PressureSeesWrongPages(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.program = self.folder / "pressure"
-        subprocess.run(["cc", "-O1", "-pthread", "-o", self.program, PRESSURE], check=True)
+        subprocess.run(["cc", "-O1", "-pthread", "-o", self.program, PRESSURE / "pressure.c"], check=True)
 
     def _run_program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
