@@ -283,7 +283,7 @@ fn gpu_software(facts: &Facts) -> Finding {
             "no GPU with memory and a driver"
         };
         return Finding::new("gpu access", Verdict::No, text)
-            .next("load the GPU's driver, or pass the GPU into this container")
+            .next("nothing yet: this version has no GPU tier; use the ram tier to try the rest")
             .needed_for(NEEDS);
     }
     let mut ways = Vec::new();
