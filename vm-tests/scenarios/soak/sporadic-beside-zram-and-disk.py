@@ -16,7 +16,7 @@ targets = {"sluice": "/dev/nbd0", "zram": "/dev/zram0", "disk": "/dev/disk/by-id
 for turn in range(2):
     for name, path in targets.items():
         text = machine.succeed(
-            f"sluice bench {path} --sporadic --seconds 60 --span 16M --destroy-contents --json", timeout=300
+            f"sluice bench {path} --sporadic --seconds 30 --span 16M --destroy-contents --json", timeout=300
         )
         print(f"turn {turn} {name}: {text}")
 print(machine.succeed("sluice status"))
