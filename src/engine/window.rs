@@ -22,11 +22,6 @@ impl<I: BlockIo> Window<I> {
         assert!(bytes.start <= bytes.end && bytes.end <= inner.device_bytes());
         Self { inner, bytes }
     }
-
-    /// What is served from.
-    pub fn inner(&self) -> &I {
-        &self.inner
-    }
 }
 
 impl<I: BlockIo> BlockIo for Window<I> {

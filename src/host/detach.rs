@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use super::memory::available_memory;
 use super::swap::{entries, swapoff, used_bytes};
-use super::sysfs::{kb_field, read};
 use crate::engine::error::{Error, Kind, Result};
 use crate::engine::units::ByteLen;
 
@@ -37,8 +37,7 @@ impl Budget {
 /// The budget for switching all of `devices` off together. Devices that are not
 /// on need nothing; ghost areas count for nothing.
 pub fn budget(root: &Path, devices: &[PathBuf]) -> Result<Budget> {
-    let path = root.join("proc/meminfo");
-    let available = kb_field(&path, &read(&path)?, "MemAvailable").map(ByteLen)?;
+    let available = available_memory(root)?;
     let (mut used, mut other_swap) = (0, 0);
     for entry in entries(root)?.iter().filter(|entry| !entry.deleted) {
         if devices.contains(&entry.path) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory of one I/O thread.
+//! The memory of one I/O thread, and what the machine has left.
 //!
 //! An [`Arena`] is everything a request's data ever touches on the host side:
 //! mapped, faulted in and (for an armed device) locked before the first
 //! request, because a page fault on the swap path waits for the swap path.
 
 use std::ffi::c_void;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
+use super::sysfs::{kb_field, read};
 use crate::engine::error::{Error, Kind, Result};
 use crate::engine::tier::HostMemory;
 use crate::engine::units::{ByteLen, PAGE_BYTES};
@@ -135,6 +137,13 @@ impl HostMemory for Arena {
         let data = unsafe { std::slice::from_raw_parts(self.range(at, bytes), bytes as usize) };
         crc32c::crc32c(data)
     }
+}
+
+/// RAM that the kernel could give out without swapping: `MemAvailable` of
+/// `<root>/proc/meminfo`.
+pub fn available_memory(root: &Path) -> Result<ByteLen> {
+    let path = root.join("proc/meminfo");
+    kb_field(&path, &read(&path)?, "MemAvailable").map(ByteLen)
 }
 
 /// Why `what` could not be locked, with the next step. Shared with

@@ -78,13 +78,6 @@ pub fn set_io_timeout(root: &Path, name: &str, timeout: Duration) -> Result<Dura
     Ok(found)
 }
 
-/// The largest discard the device takes; 0 if it takes none, so that a swap area
-/// on it never frees what the kernel no longer needs.
-pub fn discard_max_bytes(root: &Path, name: &str) -> Result<ByteLen> {
-    let path = root.join("sys/block").join(name).join("queue/discard_max_bytes");
-    read_number(&path).map(ByteLen)
-}
-
 /// Opens a block device for the caller alone (`O_EXCL`): while the result lives,
 /// nobody can mount it, map it or swap to it.
 ///
@@ -160,11 +153,5 @@ mod tests {
         let error = set_io_timeout(root.path(), "nbd1", set).unwrap_err();
         assert_eq!(error.kind(), Kind::Missing);
         assert!(error.to_string().contains("nbd1/queue/io_timeout"), "{error}");
-    }
-
-    #[test]
-    fn the_discard_limit_is_read() {
-        let root = tree(&[("sys/block/nbd0/queue/discard_max_bytes", "0\n")]);
-        assert_eq!(discard_max_bytes(root.path(), "nbd0").unwrap(), ByteLen(0));
     }
 }

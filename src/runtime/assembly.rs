@@ -14,7 +14,7 @@ use crate::engine::keeper::LOW_SLOTS;
 use crate::engine::store::{Role, Store, TierSetup, slabs_for};
 use crate::engine::tier::{Tier, Wake};
 use crate::engine::units::{ByteLen, EXTENT_BYTES, SLAB_BYTES, SLOTS_PER_SLAB};
-use crate::host::memory::Lock;
+use crate::host::memory::{Lock, available_memory};
 use crate::tier::ram::{Pinning, RamTier};
 use crate::tier::spill::{Prepare, SpillTier};
 
@@ -100,21 +100,21 @@ impl Plan {
         if self.tier != TierKind::Ram {
             return Ok(());
         }
-        let needed = u64::from(slabs) * SLAB_BYTES as u64 + self.reserve.0 + LEFT_OVER.0;
-        match available_bytes(Path::new("/")) {
-            Some(available) if available < needed => Err(Error::new(
+        let held = ByteLen(u64::from(slabs) * SLAB_BYTES as u64);
+        let needed = (held.0 + LEFT_OVER.0).saturating_add(self.reserve.0);
+        let available = available_memory(Path::new("/"))?;
+        if available.0 < needed {
+            return Err(Error::new(
                 Kind::NoSpace,
                 format!(
-                    "{} of RAM are available; {} for slabs, {} of reserve and {LEFT_OVER} to work with are needed",
-                    ByteLen(available),
-                    ByteLen(u64::from(slabs) * SLAB_BYTES as u64),
+                    "{available} of RAM are available; {held} for slabs, {} of reserve and {LEFT_OVER} to work with are needed",
                     self.reserve
                 ),
             )
             .with_hint("make the device smaller, or give it a spill and a smaller tier")
-            .into()),
-            _ => Ok(()),
+            .into());
         }
+        Ok(())
     }
 
     fn fast_tier(&self) -> Result<Arc<dyn Tier>> {
@@ -132,12 +132,4 @@ impl Plan {
             .into()),
         }
     }
-}
-
-/// Memory that others could use now, in bytes, of a RAM tier: `MemAvailable`.
-pub fn available_bytes(root: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
 }

@@ -20,7 +20,7 @@ use crate::host::armour;
 use crate::host::memory::{Arena, Lock};
 
 /// Host memory of one session: what all its open requests' data fits in.
-const ARENA_BYTES: usize = 8 << 20;
+pub const ARENA_BYTES: usize = 8 << 20;
 /// The largest payload of one request; the kernel's default limit is 1.25 MiB.
 pub const MAX_PAYLOAD: u32 = 4 << 20;
 /// Stack of every thread of the store; all of it is locked.
@@ -48,12 +48,6 @@ pub fn panic_quietly() {
 
 /// A session over a part of the store, and what rings for it.
 pub type Part = Window<Session>;
-
-/// Bytes of host memory that one session takes.
-#[must_use]
-pub fn session_bytes() -> usize {
-    ARENA_BYTES
-}
 
 /// Makes a session over `bytes` of the store's address space.
 pub fn session(

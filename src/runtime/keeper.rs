@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::assembly::available_bytes;
 use super::io_thread::STACK_BYTES;
 use crate::block::nbd::waker::EventWaker;
 use crate::engine::keeper::{Facts, Step, next, sparsest};
@@ -21,7 +20,7 @@ use crate::engine::slots::SlotPool;
 use crate::engine::store::Store;
 use crate::engine::tier::Wake;
 use crate::engine::units::{ByteLen, EXTENT_BYTES, SLOTS_PER_SLAB, SlabIndex, SlotIndex};
-use crate::host::memory::{Arena, Lock};
+use crate::host::memory::{Arena, Lock, available_memory};
 
 /// The fast tier's position in the store's list.
 const FAST: usize = 0;
@@ -129,7 +128,7 @@ impl Work {
             count: slots.count(),
             target_slabs: self.orders.target_slabs,
             has_spill: self.store.has_spill(),
-            available_bytes: available_bytes(Path::new("/")),
+            available_bytes: available_memory(Path::new("/")).ok().map(|bytes| bytes.0),
             reserve_bytes: self.orders.reserve.0,
         };
         Ok(match next(&facts, || sparsest(slots.pool())) {

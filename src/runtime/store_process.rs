@@ -305,7 +305,7 @@ impl StoreProcess {
                 state: self.state,
                 devices: self.devices.iter().map(|(d, _)| (&*d.path, d.size)).collect(),
                 connections: sessions as u32,
-                buffers: (sessions * io_thread::session_bytes() + EXTENT_BYTES) as u64,
+                buffers: (sessions * io_thread::ARENA_BYTES + EXTENT_BYTES) as u64,
                 message: self.message.clone(),
             },
         )
