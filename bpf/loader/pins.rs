@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Where attached policies are kept: `/sys/fs/bpf/sluice/NAME/KIND`, each a
+//! pinned link. A pin that is gone is a policy that is detached; nothing else is state, but for
+//! the mark of those that the configuration wants.
+
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::failure::Failure;
+use crate::links;
+use crate::object::Kind;
+
+const ROOT: &str = "/sys/fs/bpf/sluice";
+/// A folder beside the pins whose name begins so says which key of the configuration
+/// the policy was loaded for; files there can be pins only.
+const MARK: &str = "configured-";
+
+/// The folder of a policy's pins.
+pub fn folder(name: &str) -> PathBuf {
+    Path::new(ROOT).join(name)
+}
+
+/// The pin of one link of a policy.
+pub fn path(name: &str, kind: Kind) -> PathBuf {
+    folder(name).join(kind.word())
+}
+
+/// Makes the folder for a policy's pins, which must not exist.
+pub fn reserve(name: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(ROOT).map_err(|error| {
+        Failure::new(
+            format!("cannot make {ROOT}: {error}"),
+            "run it as root, with the BPF file system on /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)",
+        )
+    })?;
+    let folder = folder(name);
+    std::fs::create_dir(&folder).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => anyhow::Error::new(Failure::new(
+            format!("a policy named {name} is attached"),
+            format!("sluice policy replace {name} ..., or give another name with --as"),
+        )),
+        _ => anyhow::Error::new(error).context(format!("cannot make {}", folder.display())),
+    })?;
+    Ok(folder)
+}
+
+/// The kinds of links that a policy has pinned. Empty: it is not there.
+pub fn kinds(name: &str) -> Vec<Kind> {
+    Kind::ALL.into_iter().filter(|kind| path(name, *kind).exists()).collect()
+}
+
+/// Notes on a pinned policy that the configuration wants it, and for which of its keys.
+pub fn mark(name: &str, key: &str) -> Result<()> {
+    let mark = folder(name).join(format!("{MARK}{key}"));
+    std::fs::create_dir(&mark).with_context(|| format!("cannot make {}", mark.display()))
+}
+
+/// The policies that a configuration has wanted: name and key.
+pub fn marked() -> Result<Vec<(String, String)>> {
+    let names = match std::fs::read_dir(ROOT) {
+        Ok(names) => names,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {ROOT}")),
+    };
+    let mut all = Vec::new();
+    for name in names {
+        let name = name?.file_name().to_string_lossy().into_owned();
+        all.extend(marks(&name)?.into_iter().map(|key| (name.clone(), key)));
+    }
+    all.sort();
+    Ok(all)
+}
+
+fn marks(name: &str) -> Result<Vec<String>> {
+    let folder = folder(name);
+    let mut keys = Vec::new();
+    for entry in
+        std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
+        keys.extend(entry?.file_name().to_string_lossy().strip_prefix(MARK).map(str::to_owned));
+    }
+    Ok(keys)
+}
+
+/// Detaches a policy, and removes its pins and their folder.
+pub fn remove(name: &str) -> Result<()> {
+    for key in marks(name)? {
+        let mark = folder(name).join(format!("{MARK}{key}"));
+        std::fs::remove_dir(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
+    }
+    for kind in Kind::ALL {
+        let path = path(name, kind);
+        match links::open(&path) {
+            Ok(link) => links::detach(link.as_fd())
+                .with_context(|| format!("cannot detach {}", path.display()))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).context(format!("cannot open {}", path.display())),
+        }
+        std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    let folder = folder(name);
+    std::fs::remove_dir(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
+/// Gives the folder of a policy's pins another name.
+pub fn rename(from: &str, to: &str) -> Result<()> {
+    if from == to {
+        return Ok(());
+    }
+    std::fs::rename(folder(from), folder(to))
+        .with_context(|| format!("cannot rename {} to {to}", folder(from).display()))
+}
