@@ -2,8 +2,9 @@
 //! Sluice lends idle GPU memory to the Linux kernel as fast swap.
 //!
 //! Layers, each seeing only what is to its left (`src/tests/layering.rs` proves it):
-//! `engine` (pure) ← `tier`, `block`, `host` (adapters, blind to each other)
-//! ← `runtime`; `config` and `cli` see `engine` and plain data.
+//! `engine` (pure) ← `tier`, `block`, `host`, `power`, `vram`, `bus` (adapters, blind to
+//! each other) ← `runtime`; `config` and `cli` see `engine` and plain data, `tray`
+//! sees `bus`.
 
 pub mod config;
 pub mod engine;
@@ -17,5 +18,15 @@ pub mod runtime;
 #[cfg(feature = "store")]
 pub mod tier;
 
+#[cfg(feature = "bus")]
+pub mod bus;
+#[cfg(feature = "bus")]
+pub mod power;
+#[cfg(feature = "bus")]
+pub mod vram;
+
 #[cfg(feature = "cli")]
 pub mod cli;
+
+#[cfg(feature = "tray")]
+pub mod tray;

@@ -2,13 +2,16 @@
 //! The index: what must survive the process, and the order in which it changes.
 //!
 //! Per extent one entry (64 bits, always exactly one place), a map of written
-//! pages, a map of open pages (the journal) and a CRC32C per page.
+//! pages, a map of open pages (the journal), a map of bad pages (written, and
+//! lost by the tier that had them: no read of one succeeds until it is written
+//! again) and a CRC32C per page.
 //!
 //! # Order of commitment
 //! * Write: [`Index::open`] (journal) → data → tier completion →
-//!   [`Index::commit`]: checksum, then the written bit (release), then the
-//!   journal bit cleared → reply.
-//! * Move: copy → tier completion → [`Index::flip`] (one store) → old slot freed.
+//!   [`Index::commit`]: checksum, then the written bit (release), then the bad
+//!   bit cleared, then the journal bit cleared → reply.
+//! * Move: copy → tier completion → bad bits of what could not be copied →
+//!   [`Index::flip`] (one store) → old slot freed.
 //! * Trim: [`Index::clear_written`] → entry emptied by the sweep → slot freed.
 //!
 //! Whatever store is the last before a crash, [`super::recovery`] finds each
@@ -20,18 +23,29 @@
 //! open, so two writes of one page never overlap and the checksum stored last
 //! always belongs to the data stored last.
 
+use super::error::Error;
+use super::layout::{self, Facts, Layout, MAP_WORDS, distrust};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::units::{ExtentIndex, PAGES_PER_EXTENT, SlabIndex, SlotIndex};
 
-/// Identifies an index in memory: "SLUICEIX", little endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SLUICEIX");
-/// Version of the layout below.
-pub const VERSION: u64 = 1;
+/// A map of an extent's pages at one moment, one bit a page.
+pub type PageMap = [u64; MAP_WORDS];
 
-/// Words of one extent's page map.
-const MAP_WORDS: usize = PAGES_PER_EXTENT / 64;
-/// Header: magic, version, extents, reserved.
-const HEADER_WORDS: usize = 8;
+/// The runs of set pages in a map: first page, pages.
+pub fn runs_in(map: &PageMap) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let set = |page: u32| map[(page / 64) as usize] >> (page % 64) & 1 != 0;
+        while at < PAGES_PER_EXTENT as u32 && !set(at) {
+            at += 1;
+        }
+        let first = at;
+        while at < PAGES_PER_EXTENT as u32 && set(at) {
+            at += 1;
+        }
+        (at > first).then(|| (first, at - first))
+    })
+}
 
 /// Where an extent's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +94,7 @@ impl PageRun {
     }
 
     /// The words of the extent's page map that the run touches, with its bits in each.
-    fn masks(self) -> impl DoubleEndedIterator<Item = (usize, u64)> + Clone {
+    pub(super) fn masks(self) -> impl DoubleEndedIterator<Item = (usize, u64)> + Clone {
         let end = self.first + self.count;
         (self.first / 64..end.div_ceil(64)).map(move |word| {
             let low = self.first.max(word * 64) - word * 64;
@@ -108,39 +122,115 @@ impl OpenPages {
 /// store in the order the module describes.
 #[derive(Debug)]
 pub struct Index {
-    extents: u32,
-    /// Header, entries, written maps, open maps.
-    words: Box<[AtomicU64]>,
+    layout: Layout,
+    /// Header, entries, written maps, open maps, bad maps.
+    words: Memory<AtomicU64>,
     /// One per page.
-    checksums: Box<[AtomicU32]>,
+    checksums: Memory<AtomicU32>,
+    /// Bad maps of a layout that has none: forgotten with the process, and found
+    /// again by their checksums.
+    bad_aside: Box<[AtomicU64]>,
     /// Stores left before the simulated crash; later ones change nothing.
     #[cfg(test)]
     pub(super) fuel: std::sync::Arc<super::crash::Fuel>,
 }
 
+/// Where an index lies.
+#[derive(Debug)]
+enum Memory<T: 'static> {
+    /// In this process, and gone with it.
+    Own(Box<[T]>),
+    /// In memory that outlives it.
+    Given(&'static [T]),
+}
+
+impl<T> std::ops::Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Own(own) => own,
+            Self::Given(given) => given,
+        }
+    }
+}
+
 impl Index {
-    /// An empty index of `extents` extents: nothing written, nothing placed.
+    /// An empty index of `extents` extents, in this process's memory: nothing
+    /// written, nothing placed.
     #[must_use]
     pub fn new(extents: u32) -> Self {
-        let n = extents as usize;
-        let words: Box<[AtomicU64]> =
-            (0..HEADER_WORDS + n * (1 + 2 * MAP_WORDS)).map(|_| AtomicU64::new(0)).collect();
-        for (word, value) in words.iter().zip([MAGIC, VERSION, u64::from(extents)]) {
-            word.store(value, Ordering::Relaxed);
-        }
+        Self::own(Layout::new(extents))
+    }
+
+    fn own(layout: Layout) -> Self {
+        let words: Box<[_]> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
+        layout.write(&words, &Facts::default());
+        let checksums = (0..layout.checksums()).map(|_| AtomicU32::new(0)).collect();
+        Self::of(layout, Memory::Own(words), Memory::Own(checksums))
+    }
+
+    fn of(layout: Layout, words: Memory<AtomicU64>, checksums: Memory<AtomicU32>) -> Self {
+        let aside = if layout.bad.is_some() { 0 } else { layout.extents() as usize * MAP_WORDS };
         Self {
-            extents,
+            layout,
             words,
-            checksums: (0..n * PAGES_PER_EXTENT).map(|_| AtomicU32::new(0)).collect(),
+            checksums,
+            bad_aside: (0..aside).map(|_| AtomicU64::new(0)).collect(),
             #[cfg(test)]
             fuel: std::sync::Arc::default(),
         }
     }
 
+    /// Makes an empty index in zeroed memory of the newest layout
+    /// ([`Layout::new`]), which may outlive the process.
+    ///
+    /// Errors: `Protocol` if the memory has not the layout's lengths.
+    pub fn create(
+        extents: u32,
+        facts: &Facts,
+        words: &'static [AtomicU64],
+        checksums: &'static [AtomicU32],
+    ) -> Result<Self, Error> {
+        let index = Self::given(Layout::new(extents), words, checksums)?;
+        index.layout.write(&index.words, facts);
+        Ok(index)
+    }
+
+    /// The index that memory holds already. Judge it with [`Layout::judge`] to
+    /// learn where its two parts are.
+    ///
+    /// Errors: `Protocol` if the memory has not the layout's lengths.
+    pub fn over(
+        layout: Layout,
+        words: &'static [AtomicU64],
+        checksums: &'static [AtomicU32],
+    ) -> Result<Self, Error> {
+        Self::given(layout, words, checksums)
+    }
+
+    fn given(
+        layout: Layout,
+        words: &'static [AtomicU64],
+        checksums: &'static [AtomicU32],
+    ) -> Result<Self, Error> {
+        if words.len() < layout.words() || checksums.len() < layout.checksums() {
+            return Err(distrust(format!(
+                "an index of {} words and {} checksums in memory for {} and {}",
+                layout.words(),
+                layout.checksums(),
+                words.len(),
+                checksums.len()
+            )));
+        }
+        let (words, checksums) = (&words[..layout.words()], &checksums[..layout.checksums()]);
+        Ok(Self::of(layout, Memory::Given(words), Memory::Given(checksums)))
+    }
+
     /// Extents of the device.
     #[must_use]
     pub fn extents(&self) -> u32 {
-        self.extents
+        self.layout.extents()
     }
 
     /// Bytes of memory the index takes.
@@ -150,18 +240,28 @@ impl Index {
     }
 
     fn entry(&self, extent: ExtentIndex) -> &AtomicU64 {
-        &self.words[HEADER_WORDS + extent.0 as usize]
+        &self.words[self.layout.entries + extent.0 as usize]
+    }
+
+    /// The extent's map in a part of the words.
+    fn map(&self, part: usize, extent: ExtentIndex) -> &[AtomicU64] {
+        let at = part + extent.0 as usize * MAP_WORDS;
+        &self.words[at..at + MAP_WORDS]
     }
 
     fn written(&self, extent: ExtentIndex) -> &[AtomicU64] {
-        let at = HEADER_WORDS + self.extents as usize + extent.0 as usize * MAP_WORDS;
-        &self.words[at..at + MAP_WORDS]
+        self.map(self.layout.written, extent)
     }
 
     fn journal(&self, extent: ExtentIndex) -> &[AtomicU64] {
-        let all = self.extents as usize;
-        let at = HEADER_WORDS + all * (1 + MAP_WORDS) + extent.0 as usize * MAP_WORDS;
-        &self.words[at..at + MAP_WORDS]
+        self.map(self.layout.journal, extent)
+    }
+
+    fn bad(&self, extent: ExtentIndex) -> &[AtomicU64] {
+        match self.layout.bad {
+            Some(part) => self.map(part, extent),
+            None => &self.bad_aside[extent.0 as usize * MAP_WORDS..][..MAP_WORDS],
+        }
     }
 
     fn checksum_cell(&self, extent: ExtentIndex, page: u32) -> &AtomicU32 {
@@ -208,6 +308,28 @@ impl Index {
         self.entry(extent).store(place.map_or(0, Place::encode), Ordering::Release);
     }
 
+    /// Names another place that has the extent's pages as well. True: done, by
+    /// this caller or another. The caller holds a pin; the old place stays
+    /// untouched until somebody owns the extent.
+    pub fn divert(&self, extent: ExtentIndex, from: Place, to: Place) -> bool {
+        self.step();
+        let (from, to) = (from.encode(), to.encode());
+        let changed =
+            self.entry(extent).compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        changed.is_ok() || changed == Err(to)
+    }
+
+    /// Notes for recovery that the spill has a copy of every extent.
+    pub fn set_mirrored(&self) {
+        self.layout.set_flag(&self.words, layout::MIRRORED);
+    }
+
+    /// True if the spill has a copy of every extent.
+    #[must_use]
+    pub fn is_mirrored(&self) -> bool {
+        Layout::has_flag(&self.words, layout::MIRRORED)
+    }
+
     /// Opens the journal for the run's pages, all or none. `None`: one of them
     /// is being written by another request.
     pub fn open(&self, run: PageRun) -> Option<OpenPages> {
@@ -242,7 +364,93 @@ impl Index {
             self.step();
             self.written(run.extent)[word].fetch_or(mask, Ordering::Release);
         }
+        self.clear_bad(run);
         self.close(run);
+    }
+
+    /// What the run's pages hold now is what they were given last.
+    fn clear_bad(&self, run: PageRun) {
+        for (word, mask) in run.masks() {
+            let bad = &self.bad(run.extent)[word];
+            // Nearly always there is nothing to clear.
+            if bad.load(Ordering::Relaxed) & mask != 0 {
+                self.step();
+                bad.fetch_and(!mask, Ordering::Release);
+            }
+        }
+    }
+
+    /// Notes that these pages are lost. The caller owns the extent, or has
+    /// opened the pages.
+    pub fn mark_bad(&self, extent: ExtentIndex, pages: &PageMap) {
+        for (bad, mask) in self.bad(extent).iter().zip(pages) {
+            if *mask != 0 {
+                self.step();
+                bad.fetch_or(*mask, Ordering::Release);
+            }
+        }
+    }
+
+    /// Ends a write that failed after its extent had left its old place: what
+    /// the run's pages held is gone.
+    pub fn abandon_lost(&self, pages: OpenPages) {
+        let mut lost: PageMap = [0; MAP_WORDS];
+        for (word, mask) in pages.run().masks() {
+            lost[word] = mask;
+        }
+        self.mark_bad(pages.run().extent, &lost);
+        self.abandon(pages);
+    }
+
+    /// Notes that all the extent holds outside the run is lost; how many pages
+    /// that were not before. The caller owns the extent.
+    pub fn lose_outside(&self, run: PageRun) -> u32 {
+        let mut lost = self.sound_map(run.extent);
+        for (word, mask) in run.masks() {
+            lost[word] &= !mask;
+        }
+        self.mark_bad(run.extent, &lost);
+        lost.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// True if a written page of the run is lost.
+    #[must_use]
+    pub fn any_bad(&self, run: PageRun) -> bool {
+        let (bad, written) = (self.bad(run.extent), self.written(run.extent));
+        run.masks().any(|(word, mask)| {
+            let lost = bad[word].load(Ordering::Acquire) & mask;
+            lost != 0 && lost & written[word].load(Ordering::Acquire) != 0
+        })
+    }
+
+    /// Written pages that are lost.
+    #[must_use]
+    pub fn bad_pages(&self, extent: ExtentIndex) -> u32 {
+        let (bad, written) = (self.bad(extent), self.written(extent));
+        bad.iter()
+            .zip(written)
+            .map(|(b, w)| (b.load(Ordering::Acquire) & w.load(Ordering::Acquire)).count_ones())
+            .sum()
+    }
+
+    /// The pages that hold data that can be read: written and not lost.
+    #[must_use]
+    pub fn sound_map(&self, extent: ExtentIndex) -> PageMap {
+        let (bad, written) = (self.bad(extent), self.written(extent));
+        std::array::from_fn(|n| {
+            written[n].load(Ordering::Acquire) & !bad[n].load(Ordering::Acquire)
+        })
+    }
+
+    /// True if every written page of the extent is in the run.
+    #[must_use]
+    pub fn is_covered_by(&self, run: PageRun) -> bool {
+        let mut written: PageMap =
+            std::array::from_fn(|n| self.written(run.extent)[n].load(Ordering::Acquire));
+        for (word, mask) in run.masks() {
+            written[word] &= !mask;
+        }
+        written.iter().all(|word| *word == 0)
     }
 
     /// Ends a write that failed: the journal is closed, nothing else changes,
@@ -340,28 +548,65 @@ impl Index {
     /// At recovery, of a page that was open: its contents, whatever they are,
     /// have this checksum from now on.
     pub fn adopt(&self, extent: ExtentIndex, page: u32, checksum: u32) {
+        let run = PageRun { extent, first: page, count: 1 };
         self.checksum_cell(extent, page).store(checksum, Ordering::Relaxed);
+        self.clear_bad(run);
+        self.close(run);
+    }
+
+    /// The same of one whose contents cannot be read: it is bad until rewritten.
+    pub(super) fn adopt_unreadable(&self, extent: ExtentIndex, page: u32) {
+        let mut map = PageMap::default();
+        map[(page / 64) as usize] = 1 << (page % 64);
+        self.mark_bad(extent, &map);
         self.close(PageRun { extent, first: page, count: 1 });
     }
 
-    /// The header's magic, version and extents, for recovery to judge.
+    /// Judges the header again: is it still the index that it was taken for?
+    pub(super) fn judge(&self) -> Result<(), Error> {
+        let found = Layout::judge(&self.words, self.memory_bytes())?;
+        if found == self.layout {
+            return Ok(());
+        }
+        Err(distrust(format!(
+            "the index says {} extents in memory for {}",
+            found.extents(),
+            self.extents()
+        )))
+    }
+
+    /// What the header says beside the geometry; `None`: nothing, an old version.
     #[must_use]
-    pub fn header(&self) -> (u64, u64, u64) {
-        let word = |n: usize| self.words[n].load(Ordering::Acquire);
-        (word(0), word(1), word(2))
+    pub fn facts(&self) -> Option<Facts> {
+        self.layout.facts(&self.words)
     }
 
     /// What memory holds at this moment, as a crash would leave it.
     #[cfg(test)]
     pub(super) fn survivor(&self) -> Self {
-        let copy = Self::new(self.extents);
-        for (to, from) in copy.words.iter().zip(&self.words) {
+        let copy = Self::own(self.layout);
+        for (to, from) in copy.words.iter().zip(self.words.iter()) {
             to.store(from.load(Ordering::SeqCst), Ordering::SeqCst);
         }
-        for (to, from) in copy.checksums.iter().zip(&self.checksums) {
+        for (to, from) in copy.checksums.iter().zip(self.checksums.iter()) {
+            to.store(from.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        for (to, from) in copy.bad_aside.iter().zip(self.bad_aside.iter()) {
             to.store(from.load(Ordering::SeqCst), Ordering::SeqCst);
         }
         copy
+    }
+
+    /// An empty index as the first version made it.
+    #[cfg(test)]
+    pub(super) fn of_version_1(extents: u32) -> Self {
+        Self::own(Layout::version_1(extents))
+    }
+
+    /// One raw word.
+    #[cfg(test)]
+    pub(super) fn raw(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::SeqCst)
     }
 
     /// Overwrites one raw word, to test that recovery refuses nonsense.
@@ -372,71 +617,5 @@ impl Index {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_covers_exactly_its_pages() {
-        for (first, count) in [(0, 1), (0, 64), (63, 2), (5, 507), (64, 64), (511, 1), (0, 512)] {
-            let run = PageRun { extent: ExtentIndex(0), first, count };
-            let pages: Vec<u32> = run
-                .masks()
-                .flat_map(|(w, m)| {
-                    (0..64).filter(move |b| m >> b & 1 != 0).map(move |b| w as u32 * 64 + b)
-                })
-                .collect();
-            assert_eq!(pages, (first..first + count).collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn a_page_being_written_refuses_a_second_writer_and_keeps_the_first() {
-        let index = Index::new(1);
-        let run = |first, count| PageRun { extent: ExtentIndex(0), first, count };
-        let held = index.open(run(100, 10)).unwrap();
-        assert!(index.open(run(0, 512)).is_none());
-        assert!(index.open(run(109, 1)).is_none());
-        assert!(index.any_open(run(100, 10)));
-        // The refused attempts left nothing behind.
-        let other = index.open(run(110, 402)).unwrap();
-        index.abandon(other);
-        index.commit(held, 0..10);
-        assert!(!index.any_open(run(0, 512)));
-        assert_eq!(index.written_pages(ExtentIndex(0)), 10);
-        assert_eq!(index.checksum(ExtentIndex(0), 109), 9);
-    }
-
-    #[test]
-    fn runs_split_by_state_and_cover_everything() {
-        let index = Index::new(1);
-        let run = |first, count| PageRun { extent: ExtentIndex(0), first, count };
-        for (first, count) in [(3, 1), (60, 10), (256, 256)] {
-            let pages = index.open(run(first, count)).unwrap();
-            index.commit(pages, std::iter::repeat(1));
-        }
-        let got: Vec<_> = index.runs(run(0, 512)).collect();
-        assert_eq!(
-            got,
-            [
-                (0, 3, false),
-                (3, 1, true),
-                (4, 56, false),
-                (60, 10, true),
-                (70, 186, false),
-                (256, 256, true)
-            ]
-        );
-        assert_eq!(index.runs(run(65, 2)).collect::<Vec<_>>(), [(65, 2, true)]);
-    }
-
-    #[test]
-    fn the_first_to_settle_an_extent_wins() {
-        let index = Index::new(1);
-        let place = |slot| Place { tier: 0, slot: SlotIndex(slot) };
-        assert_eq!(index.settle(ExtentIndex(0), place(4)), Ok(()));
-        assert_eq!(index.settle(ExtentIndex(0), place(9)), Err(place(4)));
-        assert_eq!(index.place(ExtentIndex(0)), Some(place(4)));
-        index.flip(ExtentIndex(0), None);
-        assert_eq!(index.place(ExtentIndex(0)), None);
-    }
-}
+#[path = "index/tests.rs"]
+mod tests;

@@ -71,11 +71,17 @@ pub enum Idle {
     Woken,
     /// Requests are open that only polling can finish: poll, with short pauses.
     Poll,
+    /// The same, and a device works on some that answers within microseconds:
+    /// poll without a pause for a while.
+    Device,
 }
 
 /// The store as one I/O thread sees it. Nothing here blocks, allocates, locks
 /// or logs.
 pub trait BlockIo: Send {
+    /// Prepares the calling thread to be the I/O thread: called once, before
+    /// the first request; may block and allocate.
+    fn enter(&mut self) {}
     /// The device's size in bytes, a multiple of 4096, fixed.
     fn device_bytes(&self) -> u64;
     /// The memory that tickets point into.
@@ -106,4 +112,12 @@ pub trait BlockIo: Send {
     fn release(&mut self, token: u32);
     /// How to wait.
     fn idle(&self) -> Idle;
+    /// Ends it with requests open, whose memory a tier may still touch: by
+    /// default all of it is kept for ever.
+    fn lose(self)
+    where
+        Self: Sized,
+    {
+        std::mem::forget(self);
+    }
 }

@@ -1,166 +1,260 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decides, for one fast tier, when slabs are taken, given back or emptied.
-//! Facts in, one step out; a thread of the runtime executes it.
+//! Decides, over all fast tiers in declared order, when slabs are taken, given
+//! back or emptied, and when an extent comes back from the spill. Facts in, one
+//! step out; [`super::housekeeping`] executes it.
 //!
 //! Slabs are taken ahead of need so that no I/O thread ever asks a driver for
 //! memory. Without a spill every slab is held from before the device is armed
 //! until it is gone: capacity never lies.
+//!
+//! # It comes to rest
+//! With no requests coming in and orders that stay, every chain of steps ends:
+//! a slab is given back at [`SPARE_SLOTS`] free slots and taken below
+//! [`LOW_SLOTS`]; it is taken only while a slab more than the reserve stays
+//! available, and given back only when the reserve is touched; an extent is
+//! promoted only into room that no rule takes away again ([`PROMOTE_SLOTS`]).
 
 use super::slots::{PoolCount, SlotPool};
-use super::units::{SLAB_BYTES, SLOTS_PER_SLAB};
+use super::units::{ExtentIndex, SLAB_BYTES, SLOTS_PER_SLAB};
 
 /// Free slots below which another slab is taken.
 pub const LOW_SLOTS: u32 = SLOTS_PER_SLAB as u32;
 /// Free slots that stay after a slab is given back: the gap to [`LOW_SLOTS`]
 /// keeps one extent from taking and releasing a slab in turns.
 pub const HIGH_SLOTS: u32 = 2 * SLOTS_PER_SLAB as u32;
+/// Free slots at which a slab is given back.
+pub const SPARE_SLOTS: u32 = HIGH_SLOTS + SLOTS_PER_SLAB as u32;
+/// Slots that must be free, or could be, before an extent is promoted: new
+/// pages find room in the fast tier before old ones come back.
+pub const PROMOTE_SLOTS: u32 = HIGH_SLOTS;
+/// Bytes that must stay available above the reserve after a slab is taken.
+pub const MARGIN_BYTES: u64 = SLAB_BYTES as u64;
 
-/// What the keeper knows of a tier at one moment.
+/// How a tier is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub enum Health {
+    /// As far as anybody knows.
+    Well,
+    /// It failed: no new pages, and what it has leaves.
+    Faulty,
+    /// It failed for good: what it has cannot leave.
+    Lost,
+}
+
+/// What the keeper knows of one fast tier at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierFacts {
     /// Slabs and slots.
     pub count: PoolCount,
     /// Slabs the tier may hold.
     pub target_slabs: u32,
-    /// A spill backs the whole device.
-    pub has_spill: bool,
     /// Memory of the tier that others could use now, in bytes; `None`: not known.
     pub available_bytes: Option<u64>,
     /// Bytes that must stay available to others.
     pub reserve_bytes: u64,
+    /// How it is.
+    pub health: Health,
+    /// Its device is open.
+    pub is_open: bool,
+    /// It was refused memory, or its device did not close, a moment ago.
+    pub is_waiting: bool,
 }
 
-/// One step.
+impl TierFacts {
+    /// True if it failed, for good or not.
+    #[must_use]
+    pub fn is_faulty(&self) -> bool {
+        self.health != Health::Well
+    }
+
+    /// Slabs that may stay held: the target, less what others are short of.
+    #[must_use]
+    pub fn cap(&self) -> u32 {
+        let short = self.available_bytes.map_or(0, |available| {
+            self.reserve_bytes.saturating_sub(available).div_ceil(SLAB_BYTES as u64)
+        });
+        let short = u32::try_from(short).unwrap_or(u32::MAX);
+        let kept = if short == 0 { u32::MAX } else { self.count.held.saturating_sub(short) };
+        self.target_slabs.min(kept)
+    }
+
+    /// Slabs that could be taken now.
+    fn growth(&self) -> u32 {
+        if self.is_faulty() || self.is_waiting {
+            return 0;
+        }
+        let left = self.cap().saturating_sub(self.count.held);
+        let fit = self.available_bytes.map_or(u64::from(left), |available| {
+            available.saturating_sub(self.reserve_bytes.saturating_add(MARGIN_BYTES))
+                / SLAB_BYTES as u64
+        });
+        u64::from(left).min(fit) as u32
+    }
+
+    /// Extents could come here from elsewhere and stay: slots that are free or
+    /// could be.
+    #[must_use]
+    pub fn headroom(&self) -> u32 {
+        if self.is_faulty() || self.count.held > self.cap() {
+            return 0;
+        }
+        self.count.free.saturating_add(self.growth().saturating_mul(SLOTS_PER_SLAB as u32))
+    }
+
+    /// True if another slab can be taken now.
+    #[must_use]
+    pub fn can_grow(&self) -> bool {
+        self.growth() > 0
+    }
+}
+
+/// What the keeper knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The fast tiers in declared order.
+    pub tiers: &'a [TierFacts],
+    /// A spill backs the whole device.
+    pub has_spill: bool,
+    /// Tiers whose target is 0 are to be closed.
+    pub close: bool,
+}
+
+/// What costs a look over slabs or extents; asked only when it matters. Slabs
+/// that resisted a moment ago are left out. Tiers by position in the facts.
+pub trait Survey {
+    /// The slab in service with the fewest used slots, at least one: its number
+    /// and its used slots.
+    fn sparsest(&self, tier: usize) -> Option<(u32, u32)>;
+    /// The slab with the fewest written pages, the coldest among equals.
+    fn lightest(&self, tier: usize) -> Option<u32>;
+    /// A slab under quarantine with used slots.
+    fn quarantined(&self, tier: usize) -> Option<u32>;
+    /// The extent in the spill that was read most since it went there.
+    fn hottest(&self) -> Option<ExtentIndex>;
+}
+
+/// One step; tiers by position in the facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing to do.
     Rest,
     /// Take one slab.
-    Take,
+    Take(usize),
     /// Give one empty slab back.
-    Release,
+    Release(usize),
     /// Move the extents of this slab into other slabs of the tier.
-    Empty(u32),
+    Empty(usize, u32),
+    /// Move the extents of this slab to another fast tier, else to the spill.
+    Evacuate(usize, u32),
+    /// Bring this extent from the spill into the tier.
+    Promote(usize, ExtentIndex),
+    /// Close the tier's device.
+    Close(usize),
 }
 
-/// The next step for a tier. `sparsest` is asked only when fragmentation is worth it.
-pub fn next(facts: &Facts, sparsest: impl FnOnce() -> Option<(u32, u32)>) -> Step {
-    let count = &facts.count;
+/// The next step: give back, save what is in danger, take, tidy, promote.
+pub fn next(facts: &Facts<'_>, survey: &impl Survey) -> Step {
+    // The last tier yields first.
+    let tiers = || facts.tiers.iter().enumerate();
+    for (n, tier) in tiers().rev() {
+        if facts.has_spill
+            && let Some(step) = give_back(n, tier, survey)
+        {
+            return step;
+        }
+    }
+    for (n, tier) in tiers() {
+        if let Some(step) = save(n, tier, survey) {
+            return step;
+        }
+        let done = tier.target_slabs == 0 && tier.count.held == 0 && tier.is_open;
+        if facts.close && done && !tier.is_waiting {
+            return Step::Close(n);
+        }
+    }
     if !facts.has_spill {
         return Step::Rest;
     }
-    let over_target = count.held > facts.target_slabs;
-    if count.empty > 0 && (over_target || count.free >= HIGH_SLOTS + SLOTS_PER_SLAB as u32) {
-        return Step::Release;
-    }
-    let fits = facts
-        .available_bytes
-        .is_none_or(|bytes| bytes >= facts.reserve_bytes.saturating_add(SLAB_BYTES as u64));
-    if count.free < LOW_SLOTS && count.held < facts.target_slabs && fits {
-        return Step::Take;
-    }
-    if count.empty == 0 && count.free >= HIGH_SLOTS + SLOTS_PER_SLAB as u32 {
-        // Everything used in the sparsest slab fits into the others with room to spare.
-        if let Some((slab, used)) = sparsest()
-            && count.free >= HIGH_SLOTS + SLOTS_PER_SLAB as u32 + used
-        {
-            return Step::Empty(slab);
+    for (n, tier) in tiers() {
+        if !tier.is_faulty() && tier.count.held <= tier.cap() && tier.count.free >= LOW_SLOTS {
+            break;
         }
+        if tier.can_grow() && tier.count.free < LOW_SLOTS {
+            return Step::Take(n);
+        }
+    }
+    for (n, tier) in tiers() {
+        if let Some(step) = tidy(n, tier, survey) {
+            return step;
+        }
+    }
+    let roomy = |tier: &TierFacts| tier.count.free > 0 && tier.headroom() >= PROMOTE_SLOTS;
+    if let Some((n, _)) = tiers().find(|(_, tier)| roomy(tier))
+        && let Some(extent) = survey.hottest()
+    {
+        return Step::Promote(n, extent);
     }
     Step::Rest
 }
 
+/// Above its cap: empty slabs go, then extents are packed together, then the
+/// lightest slab is evacuated.
+fn give_back(n: usize, tier: &TierFacts, survey: &impl Survey) -> Option<Step> {
+    let count = &tier.count;
+    if count.held <= tier.cap() {
+        return None;
+    }
+    if count.empty + count.spent > 0 && !tier.is_waiting {
+        return Some(Step::Release(n));
+    }
+    if !tier.is_faulty()
+        && let Some((slab, used)) = survey.sparsest(n)
+        && used <= count.free.saturating_sub(SLOTS_PER_SLAB as u32 - used)
+    {
+        // The free slots of the other slabs hold all of it.
+        return Some(Step::Empty(n, slab));
+    }
+    let may_leave = survey.lightest(n).filter(|_| tier.health != Health::Lost);
+    may_leave.map(|slab| Step::Evacuate(n, slab))
+}
+
+/// Pages leave a tier that failed and slabs under quarantine.
+fn save(n: usize, tier: &TierFacts, survey: &impl Survey) -> Option<Step> {
+    if tier.health == Health::Lost {
+        return None;
+    }
+    if tier.is_faulty() && tier.count.used > 0 {
+        return survey.lightest(n).map(|slab| Step::Evacuate(n, slab));
+    }
+    if tier.count.quarantined > tier.count.spent + tier.count.condemned {
+        return survey.quarantined(n).map(|slab| Step::Evacuate(n, slab));
+    }
+    None
+}
+
+/// Within its cap: memory that is not needed goes back.
+fn tidy(n: usize, tier: &TierFacts, survey: &impl Survey) -> Option<Step> {
+    let count = &tier.count;
+    if tier.is_faulty() || count.free < SPARE_SLOTS {
+        return None;
+    }
+    if count.empty > 0 {
+        return Some(Step::Release(n)).filter(|_| !tier.is_waiting);
+    }
+    // Everything used in the sparsest slab fits into the others with room to spare.
+    let (slab, used) = survey.sparsest(n)?;
+    (count.free >= SPARE_SLOTS + used).then_some(Step::Empty(n, slab))
+}
+
 /// The held slab with the fewest used slots, not counting empty and
-/// quarantined ones: its number and its used slots.
+/// quarantined ones, nor those that `skip` names.
 #[must_use]
-pub fn sparsest(pool: &SlotPool) -> Option<(u32, u32)> {
+pub fn sparsest(pool: &SlotPool, skip: impl Fn(u32) -> bool) -> Option<(u32, u32)> {
     (0..pool.max_slabs())
-        .filter(|&slab| !pool.is_quarantined(slab))
+        .filter(|&slab| !pool.is_quarantined(slab) && !skip(slab))
         .filter_map(|slab| Some((slab, pool.used_in(slab).filter(|&used| used > 0)?)))
         .min_by_key(|&(_, used)| used)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn facts(held: u32, used: u32, empty: u32) -> Facts {
-        Facts {
-            count: PoolCount { held, used, empty, free: held * 32 - used, quarantined: 0 },
-            target_slabs: 10,
-            has_spill: true,
-            available_bytes: None,
-            reserve_bytes: 0,
-        }
-    }
-
-    #[test]
-    fn slabs_are_taken_ahead_of_need_up_to_the_target() {
-        assert_eq!(next(&facts(0, 0, 0), || None), Step::Take);
-        assert_eq!(next(&facts(2, 40, 0), || None), Step::Take);
-        assert_eq!(next(&facts(2, 20, 0), || None), Step::Rest);
-        assert_eq!(next(&facts(10, 320, 0), || None), Step::Rest);
-    }
-
-    #[test]
-    fn the_reserve_is_never_touched() {
-        let mut tight = facts(1, 30, 0);
-        tight.reserve_bytes = 1 << 30;
-        tight.available_bytes = Some((1 << 30) + SLAB_BYTES as u64 - 1);
-        assert_eq!(next(&tight, || None), Step::Rest);
-        tight.available_bytes = Some((1 << 30) + SLAB_BYTES as u64);
-        assert_eq!(next(&tight, || None), Step::Take);
-    }
-
-    #[test]
-    fn without_a_spill_nothing_is_given_back() {
-        let mut alone = facts(10, 0, 10);
-        alone.has_spill = false;
-        assert_eq!(next(&alone, || None), Step::Rest);
-    }
-
-    #[test]
-    fn a_sparse_slab_is_emptied_only_when_the_others_have_room() {
-        assert_eq!(next(&facts(6, 90, 0), || Some((5, 4))), Step::Empty(5));
-        assert_eq!(next(&facts(6, 90, 0), || Some((5, 30))), Step::Rest);
-    }
-
-    proptest! {
-        /// From any state, with no requests coming in, the keeper comes to rest:
-        /// it never takes and releases in turns.
-        #[test]
-        fn the_keeper_comes_to_rest(held in 0u32..12, used_part in 0u32..=32, target in 0u32..12) {
-            let mut used: Vec<u32> = vec![used_part; held as usize];
-            for step in 0..200 {
-                let count = PoolCount {
-                    held: used.len() as u32,
-                    used: used.iter().sum(),
-                    empty: used.iter().filter(|u| **u == 0).count() as u32,
-                    free: used.iter().map(|u| 32 - u).sum(),
-                    quarantined: 0,
-                };
-                let now = Facts { count, target_slabs: target, has_spill: true, available_bytes: None, reserve_bytes: 0 };
-                let find = || used.iter().enumerate().filter(|(_, u)| **u > 0)
-                    .min_by_key(|(_, u)| **u).map(|(n, u)| (n as u32, *u));
-                match next(&now, find) {
-                    Step::Rest => return Ok(()),
-                    Step::Take => used.push(0),
-                    Step::Release => { let n = used.iter().position(|u| *u == 0).unwrap(); used.remove(n); }
-                    Step::Empty(slab) => {
-                        let mut left = std::mem::take(&mut used[slab as usize]);
-                        for (n, u) in used.iter_mut().enumerate() {
-                            if n != slab as usize {
-                                let fit = left.min(32 - *u);
-                                *u += fit;
-                                left -= fit;
-                            }
-                        }
-                        prop_assert_eq!(left, 0, "emptied a slab that did not fit");
-                    }
-                }
-                prop_assert!(step < 199, "still busy");
-            }
-        }
-    }
-}
+mod tests;

@@ -6,12 +6,20 @@
 //! its hands, only ranges of host memory and places in slabs.
 #![forbid(unsafe_code)]
 
+pub mod arbiter;
 pub mod counters;
 pub mod error;
+mod extent_set;
+pub mod gpu;
+pub mod heat;
+pub mod housekeeping;
 pub mod index;
 pub mod io;
 pub mod keeper;
+pub mod layout;
+mod lost_lane;
 pub mod mover;
+pub mod orders;
 pub mod pins;
 mod ranges;
 pub mod recovery;

@@ -5,10 +5,15 @@
 //! trusted is refused whole, never repaired by guessing. Free slots are
 //! derived from the entries. Pages that were being written are *torn*: their
 //! old or new data or a mix, until the kernel rewrites them; each gets the
-//! checksum of whatever it holds, by [`Store::adopt`].
+//! checksum of whatever it holds, by [`Store::adopt`]. In a mirrored store the
+//! two copies of a torn page may differ: its extent is then where the spill's
+//! copy is, and that one counts.
 
-use super::error::{Error, Kind, Result};
-use super::index::{Index, MAGIC, Place, VERSION};
+use std::collections::BTreeSet;
+
+use super::error::Result;
+use super::index::{Index, Place};
+use super::layout::{distrust, shown_name};
 use super::store::{Store, TierSetup};
 use super::units::{ExtentIndex, PAGE_BYTES, SlabIndex};
 
@@ -35,8 +40,13 @@ impl Store {
         tiers: Vec<TierSetup>,
         checksums: bool,
     ) -> Result<(Self, Vec<TornPage>)> {
-        judge_header(&index)?;
-        let store = Self::new(index, tiers, checksums)?;
+        index.judge()?;
+        judge_tiers(&index, &tiers)?;
+        let mirrored = index.is_mirrored();
+        let mut store = Self::new(index, tiers, checksums)?;
+        if mirrored {
+            store = store.with_mirror()?;
+        }
         for extent in (0..store.extents()).map(ExtentIndex) {
             let Some(place) = judge_entry(&store, extent)? else { continue };
             let slots = store.tiers.get(place.tier as usize).ok_or_else(|| {
@@ -53,6 +63,14 @@ impl Store {
                     slots.tier().name(),
                     slots.pool.max_slabs()
                 )));
+            }
+            if let Some(copy) = store.copy_of(extent) {
+                judge_copy(&store, extent, place, copy)?;
+                store.tiers[copy.tier as usize].pool.open(copy.slab().0);
+                store.settled(extent, copy);
+                if place == copy {
+                    continue;
+                }
             }
             if !slots.pool.adopt(place.slab().0, place.slot.within()) {
                 return Err(distrust(format!(
@@ -73,7 +91,15 @@ impl Store {
 
     /// Brings one extent to a state that requests can leave behind.
     fn settle_after_crash(&self, extent: ExtentIndex, torn: &mut Vec<TornPage>) {
-        let place = self.index.place(extent);
+        let mut place = self.index.place(extent);
+        if let Some((copy, fast)) = self.copy_of(extent).zip(place)
+            && copy != fast
+            && self.index.open_pages(extent).next().is_some()
+        {
+            self.index.flip(extent, Some(copy));
+            self.free(fast);
+            place = Some(copy);
+        }
         for page in self.index.open_pages(extent).collect::<Vec<_>>() {
             let source = place.filter(|_| self.index.is_written(extent, page)).map(|place| {
                 let byte = place.slot.byte_in_slab() + page * PAGE_BYTES as u32;
@@ -84,9 +110,14 @@ impl Store {
         if let Some(place) = place
             && self.index.is_vacant(extent)
         {
-            self.index.flip(extent, None);
-            self.free(place);
+            self.empty(extent, place);
         }
+    }
+
+    /// Closes the journal entry of a torn page that cannot be read: it is bad
+    /// until the kernel writes it again, and never a mixture of two writes.
+    pub fn adopt_unreadable(&self, torn: &TornPage) {
+        self.index.adopt_unreadable(torn.extent, torn.page);
     }
 
     /// Gives a torn page the checksum of what it holds and closes its journal
@@ -99,6 +130,20 @@ impl Store {
             self.unpin(torn.extent);
         }
     }
+}
+
+/// In a mirrored store an extent in the spill is in the slot of its number.
+fn judge_copy(store: &Store, extent: ExtentIndex, place: Place, copy: Place) -> Result<()> {
+    if place.tier == copy.tier && place != copy {
+        return Err(distrust(format!(
+            "extent {} is mirrored in slot {}, not its own",
+            extent.0, place.slot.0
+        )));
+    }
+    if copy.slab().0 >= store.tiers[copy.tier as usize].pool.max_slabs() {
+        return Err(distrust(format!("extent {} has no slot in the spill", extent.0)));
+    }
+    Ok(())
 }
 
 /// No crash leaves an entry that encodes no place, or pages without a place:
@@ -116,26 +161,23 @@ fn judge_entry(store: &Store, extent: ExtentIndex) -> Result<Option<Place>> {
     Ok(place)
 }
 
-fn judge_header(index: &Index) -> Result<()> {
-    let (magic, version, extents) = index.header();
-    if magic != MAGIC {
-        return Err(distrust(format!("the index begins with {magic:#x}, not {MAGIC:#x}")));
+/// An entry counts tiers, so they must be the same in the same order.
+fn judge_tiers(index: &Index, tiers: &[TierSetup]) -> Result<()> {
+    let said = index.facts().map(|facts| facts.tiers).unwrap_or_default();
+    let named: Vec<_> = said.iter().map(|(name, _)| name.as_str()).collect();
+    let given: Vec<_> = tiers.iter().map(|setup| shown_name(setup.tier.name())).collect();
+    if said.is_empty() || named == given {
+        return Ok(());
     }
-    if version != VERSION {
-        return Err(distrust(format!(
-            "the index has layout {version}, this program reads {VERSION}"
-        )));
-    }
-    if extents != u64::from(index.extents()) {
-        return Err(distrust(format!(
-            "the index says {extents} extents in memory for {}",
-            index.extents()
-        )));
-    }
-    Ok(())
+    Err(distrust(format!("the index is of tiers {named:?}, these are {given:?}")))
 }
 
-fn distrust(what: String) -> Error {
-    Error::new(Kind::Protocol, what)
-        .with_hint("the pages stay where they are; recover with the version that wrote the index")
+/// The slabs that hold an extent, as tier and slab: what must be there before
+/// the index can be served. Judges nothing.
+#[must_use]
+pub fn named_slabs(index: &Index) -> BTreeSet<(u8, SlabIndex)> {
+    (0..index.extents())
+        .filter_map(|extent| index.place(ExtentIndex(extent)))
+        .map(|place| (place.tier, place.slab()))
+        .collect()
 }

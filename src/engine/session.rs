@@ -18,16 +18,22 @@ use std::time::Duration;
 use super::counters::Counters;
 use super::error::Result;
 use super::io::{BlockIo, Command, Failure, Finished, Idle, Ticket};
+use super::mover::PATIENCE;
 use super::ranges::Ranges;
 use super::store::Store;
 use super::tier::{Done, HostMemory, Lane, LaneSetup, PageOp, Wake};
-use super::units::{EXTENT_BYTES, PAGE_BYTES};
+use super::units::{EXTENT_BYTES, ExtentIndex, PAGE_BYTES};
 use pieces::{Piece, Stage};
 
 /// The most requests open at once per session.
 pub const MAX_REQUESTS: usize = 256;
 /// Operations a lane must be able to hold: twice the worst single piece.
 const LANE_DEPTH: usize = 1024;
+/// How long a request waits for a slot or a better place where no deadline
+/// says so.
+const NO_ROOM: Duration = Duration::from_secs(10);
+/// What giving a move up may take beyond its patience.
+const GIVING_UP: Duration = Duration::from_millis(500);
 /// How often deadlines are looked at.
 const DEADLINE_CHECK: Duration = Duration::from_millis(100);
 
@@ -57,6 +63,8 @@ struct Request {
 /// One tier's lane and the group being gathered for it.
 struct TierLane {
     lane: Box<dyn Lane>,
+    /// The tier gave none: what is there leaves it by another, or fails.
+    is_absent: bool,
     group: Vec<PageOp>,
     deadline: Option<Duration>,
 }
@@ -64,11 +72,12 @@ struct TierLane {
 /// See the module.
 pub struct Session {
     store: Arc<Store>,
-    table: Table,
+    /// Taken out only when dropped.
+    table: Option<Table>,
 }
 
 /// The session's own state; apart from the store so that both can be borrowed.
-struct Table {
+pub(super) struct Table {
     memory: Arc<dyn HostMemory>,
     ranges: Ranges,
     max_payload: u32,
@@ -87,6 +96,8 @@ struct Table {
     now: Duration,
     deadlines_checked: Duration,
     running: u32,
+    /// In the middle of a change: after a panic, not to be trusted.
+    is_changing: bool,
 }
 
 impl Session {
@@ -103,14 +114,17 @@ impl Session {
         let lanes = store
             .tiers
             .iter()
-            .map(|slots| {
-                let lane = slots.tier().lane(LaneSetup {
+            .enumerate()
+            .map(|(tier, slots)| {
+                let setup = LaneSetup {
                     memory: Arc::clone(&memory),
                     depth: LANE_DEPTH,
                     waker: Arc::clone(&waker),
-                })?;
+                };
+                let (lane, is_absent) = store.lane(tier as u8, setup)?;
                 Ok(TierLane {
                     lane,
+                    is_absent,
                     group: Vec::with_capacity(LANE_DEPTH),
                     deadline: slots.setup.deadline,
                 })
@@ -150,18 +164,81 @@ impl Session {
             now: Duration::ZERO,
             deadlines_checked: Duration::ZERO,
             running: 0,
+            is_changing: false,
         };
-        Ok(Self { store, table })
+        Ok(Self { store, table: Some(table) })
     }
 
     /// True if no tier holds any of this session's memory: it may be dropped.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.table.lanes.iter().all(|tier| tier.lane.pending() == 0 && tier.group.is_empty())
+        self.table.as_ref().is_none_or(Table::is_quiet)
+    }
+
+    fn table(&self) -> &Table {
+        self.table.as_ref().expect("the table is there until the session is dropped")
+    }
+
+    /// Runs one change. A panic within leaves the table marked.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Table, &Store) -> T) -> T {
+        let table = self.table.as_mut().expect("the table is there until the session is dropped");
+        table.is_changing = true;
+        let result = change(table, &self.store);
+        table.is_changing = false;
+        result
+    }
+}
+
+impl Drop for Session {
+    /// A session that ends with operations under way leaves them to the keeper:
+    /// what they use, memory, pins and open pages, is given back once their
+    /// tiers have answered. After a panic in the middle of a change all of that
+    /// is kept for ever, and whoever meets it fails after its deadline.
+    fn drop(&mut self) {
+        let Some(mut table) = self.table.take() else { return };
+        if table.is_quiet() && !table.is_changing {
+            return;
+        }
+        table.begin_anew(&self.store);
+        if table.is_changing {
+            std::mem::forget(table);
+        } else {
+            self.store.bequeath(table);
+        }
     }
 }
 
 impl Table {
+    fn is_quiet(&self) -> bool {
+        self.lanes.iter().all(|tier| tier.lane.pending() == 0 && tier.group.is_empty())
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = ExtentIndex> {
+        let pieces = self.pieces.iter().filter(|piece| matches!(piece.stage, Stage::InFlight));
+        pieces.filter_map(|piece| Some(piece.run?.extent))
+    }
+
+    /// Another thread goes on, by another clock.
+    fn begin_anew(&mut self, store: &Store) {
+        self.in_flight().for_each(|extent| store.orphans.insert(extent));
+        (self.now, self.deadlines_checked) = (Duration::ZERO, Duration::ZERO);
+        self.pieces.iter_mut().for_each(|piece| piece.since = None);
+    }
+
+    /// Ends what its session left behind; true: all of it.
+    pub(super) fn wind_up(&mut self, store: &Store, now: Duration) -> bool {
+        self.in_flight().for_each(|extent| store.orphans.remove(extent));
+        self.cancel();
+        self.finished.clear();
+        let mut finished = std::mem::take(&mut self.finished);
+        self.drive(store, now, &mut finished);
+        if self.is_quiet() && self.parked.is_empty() {
+            return true;
+        }
+        self.in_flight().for_each(|extent| store.orphans.insert(extent));
+        false
+    }
+
     fn cancel(&mut self) {
         std::mem::swap(&mut self.parked, &mut self.retry);
         for n in 0..self.retry.len() {
@@ -178,13 +255,7 @@ impl Table {
                 request.phase = Phase::Answered;
                 let result = request.failure.map_or(Ok(()), Err);
                 if result.is_ok() {
-                    Counters::bump(match request.command {
-                        Command::Read => &self.counters.reads,
-                        Command::Write => &self.counters.writes,
-                        Command::Trim => &self.counters.trims,
-                        Command::WriteZeroes => &self.counters.write_zeroes,
-                        Command::Flush => &self.counters.flushes,
-                    });
+                    self.counters.answered(request.command, request.host_pages);
                 }
                 self.running -= 1;
                 self.finished.push(Finished { token, result });
@@ -213,17 +284,28 @@ impl Table {
         }
         self.deadlines_checked = self.now;
         for id in 0..self.pieces.len() {
-            let piece = &self.pieces[id];
+            let piece = &mut self.pieces[id];
             let (Stage::InFlight, Some(place)) = (&piece.stage, piece.place) else { continue };
             let Some(deadline) = self.lanes[place.tier as usize].deadline else { continue };
+            let since = *piece.since.get_or_insert(self.now);
+            if piece.lost || piece.pending[0] == 0 || self.now <= since + deadline {
+                continue;
+            }
+            piece.lost = true;
+            let tiers = [Some(place), piece.copy];
+            for (place, pending) in tiers.into_iter().zip(piece.pending) {
+                if let Some(place) = place {
+                    store.tiers[place.tier as usize].operations_lost(pending);
+                }
+            }
+            store.fault(place.tier);
+            Counters::bump(&self.counters.timed_out);
+            Counters::bump(&self.counters.tiers[place.tier as usize].timed_out);
             let token = piece.request;
-            let since = *self.pieces[id].since.get_or_insert(self.now);
             let request = &mut self.requests[token as usize];
-            if request.phase == Phase::Running && self.now > since + deadline {
+            if request.phase == Phase::Running {
                 request.phase = Phase::Zombie;
                 self.running -= 1;
-                store.fault(place.tier);
-                Counters::bump(&self.counters.timed_out);
                 self.finished.push(Finished { token, result: Err(Failure::TimedOut) });
             }
         }
@@ -280,6 +362,10 @@ impl Table {
         for n in 0..self.lanes.len() {
             let TierLane { lane, group, .. } = &mut self.lanes[n];
             if !group.is_empty() {
+                for operation in &*group {
+                    self.pieces[operation.tag as usize].submitted = now;
+                    self.counters.tiers[n].given(operation);
+                }
                 lane.submit(group);
                 group.clear();
             }
@@ -289,7 +375,7 @@ impl Table {
             let mut done = std::mem::take(&mut self.done);
             lane.poll(&mut done);
             for done in done.drain(..) {
-                self.operation_done(store, done);
+                self.operation_done(store, n as u8, done);
             }
             self.done = done;
         }
@@ -307,12 +393,14 @@ impl Table {
                 self.end_piece(id, None);
                 continue;
             }
+            let since = *self.pieces[id as usize].since.get_or_insert(self.now);
             if self.begin(store, id) {
+                self.counters.was_parked(self.now.saturating_sub(since));
                 continue;
             }
-            if self.is_stuck(store, id) {
+            if let Some(failure) = self.is_stuck(store, id) {
                 Counters::bump(&self.counters.timed_out);
-                self.end_piece(id, Some(Failure::TimedOut));
+                self.end_piece(id, Some(failure));
             } else {
                 self.parked.push(id);
             }
@@ -320,15 +408,33 @@ impl Table {
         self.retry.clear();
     }
 
-    /// A parked piece that waits for pages which a tier that stopped answering
-    /// still holds waits no longer than that tier's own requests do.
-    fn is_stuck(&mut self, store: &Store, id: u32) -> bool {
-        let piece = &mut self.pieces[id as usize];
-        let since = *piece.since.get_or_insert(self.now);
-        let place = piece.run.and_then(|run| store.index.place(run.extent));
-        let Some(tier) = place.map(|place| place.tier as usize) else { return false };
-        store.tiers[tier].is_faulty()
-            && self.lanes[tier].deadline.is_some_and(|deadline| self.now > since + deadline)
+    /// Why a parked piece waits no longer, if it waited long enough: for pages
+    /// that a tier which stopped answering still holds, or a session that is
+    /// lost; for a place in another tier that the keeper cannot find; for a slot
+    /// where none is left.
+    fn is_stuck(&mut self, store: &Store, id: u32) -> Option<Failure> {
+        let piece = &self.pieces[id as usize];
+        let waited = self.now.saturating_sub(piece.since?);
+        let run = piece.run?;
+        let Some(place) = store.index.place(run.extent) else {
+            return (waited > NO_ROOM).then_some(Failure::Io);
+        };
+        let slots = &store.tiers[place.tier as usize];
+        // In a mirror the entry may have left the tier that still holds the page.
+        let deadline = if store.is_mirrored() {
+            store.tiers.iter().filter_map(|tier| tier.setup.deadline).max()
+        } else {
+            slots.setup.deadline
+        };
+        let patience = if slots.is_faulty() || store.orphans.contains(run.extent) {
+            // A move that is under way may still bring the pages to safety; one
+            // that cannot is given up before.
+            deadline.unwrap_or(NO_ROOM).max(PATIENCE) + GIVING_UP
+        } else {
+            // A thread that hangs in a driver's call tells nobody.
+            deadline? * 2 + PATIENCE
+        };
+        (waited > patience).then_some(Failure::TimedOut)
     }
 
     fn release(&mut self, token: u32) {
@@ -342,13 +448,17 @@ impl Table {
     }
 
     fn idle(&self) -> Idle {
+        let owed = self.lanes.iter().any(|tier| tier.lane.pending() > 0);
         if self.running == 0 {
-            return Idle::Empty;
+            // What was given up is collected by looking, and holds its extent till then.
+            return if owed { Idle::Woken } else { Idle::Empty };
+        }
+        let mut working = self.lanes.iter().filter(|tier| tier.lane.pending() > 0);
+        if working.clone().any(|tier| tier.lane.needs_polling()) {
+            return Idle::Device;
         }
         // A tier that hangs rings nothing: its deadline is found by looking.
-        let polled = self.lanes.iter().any(|tier| {
-            tier.lane.pending() > 0 && (tier.lane.needs_polling() || tier.deadline.is_some())
-        });
+        let polled = working.any(|tier| tier.deadline.is_some());
         if polled || !self.parked.is_empty() || !self.finished.is_empty() {
             Idle::Poll
         } else {
@@ -358,12 +468,16 @@ impl Table {
 }
 
 impl BlockIo for Session {
+    fn enter(&mut self) {
+        self.change(|table, _| table.lanes.iter_mut().for_each(|tier| tier.lane.enter()));
+    }
+
     fn device_bytes(&self) -> u64 {
         self.store.device_bytes()
     }
 
     fn memory(&self) -> &Arc<dyn HostMemory> {
-        &self.table.memory
+        &self.table().memory
     }
 
     fn max_requests(&self) -> usize {
@@ -371,30 +485,34 @@ impl BlockIo for Session {
     }
 
     fn max_payload(&self) -> u32 {
-        self.table.max_payload
+        self.table().max_payload
     }
 
     fn reserve(&mut self, payload: u32) -> Option<Ticket> {
-        self.table.reserve(payload)
+        self.change(|table, _| table.reserve(payload))
     }
 
     fn start(&mut self, token: u32, command: Command, offset: u64, bytes: u64) {
-        self.table.start(&self.store, token, command, offset, bytes);
+        self.change(|table, store| table.start(store, token, command, offset, bytes));
     }
 
     fn drive(&mut self, now: Duration, finished: &mut Vec<Finished>) {
-        self.table.drive(&self.store, now, finished);
+        self.change(|table, store| table.drive(store, now, finished));
     }
 
     fn cancel(&mut self) {
-        self.table.cancel();
+        self.change(|table, _| table.cancel());
     }
 
     fn release(&mut self, token: u32) {
-        self.table.release(token);
+        self.change(|table, _| table.release(token));
     }
 
     fn idle(&self) -> Idle {
-        self.table.idle()
+        self.table().idle()
+    }
+
+    fn lose(self) {
+        drop(self);
     }
 }

@@ -9,8 +9,9 @@
 //! A slab gives slots only while OPEN. `retire` succeeds only when all 32 are
 //! free, in the same atomic step that takes the slab away from allocators, so
 //! a slab's memory is never released under a slot in use. A quarantined slab
-//! gives no slots and is never retired. Free lists are rebuilt at recovery
-//! ([`SlotPool::adopt`]), never stored.
+//! gives no slots; once it is empty, `retire_quarantined` lets its memory go. A
+//! condemned slab, whose release failed, is in nobody's hands and stays so. Free
+//! lists are rebuilt at recovery ([`SlotPool::adopt`]), never stored.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,6 +19,7 @@ const ALL_FREE: u64 = 0xffff_ffff;
 const OPEN: u64 = 1 << 32;
 const HELD: u64 = 1 << 33;
 const QUARANTINED: u64 = 1 << 34;
+const CONDEMNED: u64 = 1 << 35;
 
 /// The slabs of one tier and the free slots in them.
 #[derive(Debug)]
@@ -36,6 +38,10 @@ pub struct PoolCount {
     pub empty: u32,
     /// Held slabs under quarantine.
     pub quarantined: u32,
+    /// Of them those without a used slot, whose memory could be given back.
+    pub spent: u32,
+    /// Of them those that could not be given back and are used for nothing.
+    pub condemned: u32,
     /// Slots in use.
     pub used: u32,
     /// Slots that `alloc` could give.
@@ -125,7 +131,7 @@ impl SlotPool {
             .is_ok()
     }
 
-    /// Never gives a slot of this slab again and never retires it. True the
+    /// Gives no slot of this slab again until it was given back. True the
     /// first time; false also for a slab that is absent, which stays usable.
     pub fn quarantine(&self, slab: u32) -> bool {
         self.slabs[slab as usize]
@@ -147,12 +153,49 @@ impl SlotPool {
             .is_ok()
     }
 
+    /// As [`SlotPool::retire`], for a slab under quarantine: with its memory
+    /// the quarantine ends.
+    pub fn retire_quarantined(&self, slab: u32) -> bool {
+        self.slabs[slab as usize]
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| {
+                (word == HELD | QUARANTINED | ALL_FREE).then_some(0)
+            })
+            .is_ok()
+    }
+
+    /// Ends the quarantine of a slab without a used slot: it gives slots again.
+    pub fn pardon(&self, slab: u32) -> bool {
+        self.slabs[slab as usize]
+            .compare_exchange(
+                HELD | QUARANTINED | ALL_FREE,
+                HELD | OPEN | ALL_FREE,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Takes a free slot of a slab under quarantine: for the page that has no
+    /// other place. Its checksum tells whether the memory kept it.
+    pub fn alloc_quarantined(&self) -> Option<(u32, u32)> {
+        for (slab, word) in (0..).zip(&self.slabs) {
+            let taken = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
+                let usable = now & QUARANTINED != 0 && now & CONDEMNED == 0;
+                (usable && now & ALL_FREE != 0).then(|| now & (now - 1))
+            });
+            if let Ok(before) = taken {
+                return Some((slab, before.trailing_zeros()));
+            }
+        }
+        None
+    }
+
     /// Quarantines a slab that was retired but could not be released: it is
     /// never opened again.
     pub fn condemn(&self, slab: u32) {
         let held = self.slabs[slab as usize].compare_exchange(
             0,
-            HELD | QUARANTINED | ALL_FREE,
+            HELD | QUARANTINED | CONDEMNED | ALL_FREE,
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -165,6 +208,12 @@ impl SlotPool {
         self.open(slab);
         let before = self.slabs[slab as usize].fetch_and(!(1 << slot), Ordering::Relaxed);
         before & (1 << slot) != 0
+    }
+
+    /// Marks a slot of a held slab used: for slots that are not allocated but
+    /// belong to one extent for good.
+    pub fn claim(&self, slab: u32, slot: u32) {
+        self.slabs[slab as usize].fetch_and(!(1 << slot), Ordering::Relaxed);
     }
 
     /// Used slots of one slab; `None` if it is absent.
@@ -201,6 +250,8 @@ impl SlotPool {
             sum.free += if word & OPEN != 0 { free } else { 0 };
             sum.quarantined += u32::from(word & QUARANTINED != 0);
             sum.empty += u32::from(free == 32 && word & QUARANTINED == 0);
+            sum.condemned += u32::from(word & CONDEMNED != 0);
+            sum.spent += u32::from(word == HELD | QUARANTINED | ALL_FREE);
         }
         sum
     }
@@ -239,9 +290,31 @@ mod tests {
         assert!(!pool.quarantine(0));
         assert_eq!(pool.alloc(), None);
         assert!(!pool.reopen(0));
+        assert!(!pool.retire_quarantined(0));
         pool.free(0, 0);
         assert!(!pool.retire(0));
-        assert_eq!(pool.count().quarantined, 1);
+        assert_eq!((pool.count().quarantined, pool.count().spent), (1, 1));
+    }
+
+    #[test]
+    fn an_empty_slab_under_quarantine_is_pardoned_or_given_back_and_a_condemned_one_is_not() {
+        let pool = SlotPool::new(1);
+        pool.open(0);
+        pool.quarantine(0);
+        assert_eq!(pool.alloc_quarantined(), Some((0, 0)));
+        assert!(!pool.pardon(0));
+        pool.free(0, 0);
+        assert!(pool.pardon(0));
+        assert_eq!(pool.alloc(), Some((0, 0)));
+        pool.free(0, 0);
+        pool.quarantine(0);
+        assert!(pool.retire_quarantined(0));
+        assert_eq!(pool.used_in(0), None);
+        pool.condemn(0);
+        assert!(!pool.pardon(0));
+        assert!(!pool.retire_quarantined(0));
+        assert_eq!(pool.alloc_quarantined(), None);
+        assert_eq!(pool.count().spent, 0);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! random order, moves, slabs taken and given back, and a crash after any
 //! single store of index or data, with recovery from what is left.
 
+mod adoption;
+mod elastic;
+mod faults;
 mod memory_tier;
 mod random;
 mod threads;
@@ -125,14 +128,18 @@ fn a_full_device_takes_every_write_again_and_again() {
 fn an_index_that_contradicts_itself_is_refused_whole() {
     let world = World::new(1, 1);
     let slot = |tier: u64, slot: u64| (tier + 1) << 56 | slot;
-    let written = 8 + EXTENTS as usize;
-    let bad: [(&[(usize, u64)], &str); 7] = [
+    // The header's words; entries and maps follow it.
+    let entry = 64;
+    let written = entry + EXTENTS as usize;
+    let bad: [(&[(usize, u64)], &str); 9] = [
         (&[(0, 0)], "begins with"),
         (&[(1, 99)], "layout 99"),
-        (&[(8, slot(7, 0))], "tier 7"),
-        (&[(8, slot(1, 32))], "slab 1"),
-        (&[(8, slot(0, 5)), (9, slot(0, 5))], "another extent"),
-        (&[(8, slot(0, 5) | 1 << 40)], "no place"),
+        (&[(2, 1 << 40)], "1099511627776 extents"),
+        (&[(8, 1)], "damaged"),
+        (&[(entry, slot(7, 0))], "tier 7"),
+        (&[(entry, slot(1, 32))], "slab 1"),
+        (&[(entry, slot(0, 5)), (entry + 1, slot(0, 5))], "another extent"),
+        (&[(entry, slot(0, 5) | 1 << 40)], "no place"),
         (&[(written, 1 << 9)], "1 pages and no place"),
     ];
     for (words, part) in bad {
@@ -161,7 +168,7 @@ fn a_device_larger_than_its_spill_is_refused_with_the_arithmetic() {
 fn a_short_life(world: &mut World) {
     let moved = |world: &mut World, to: usize| {
         let place = world.store.index.place(ExtentIndex(1)).unwrap();
-        assert!(world.mover.start(place.tier as usize, place.slot, to));
+        assert_eq!(world.mover.start(place.tier as usize, place.slot, to), Ok(()));
         world.settle().unwrap();
         assert_eq!(world.store.index.place(ExtentIndex(1)).unwrap().tier as usize, to);
     };

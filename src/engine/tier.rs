@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::error::Result;
+use super::gpu::GpuSelector;
 use super::units::SlabIndex;
 
 /// Which way a page operation moves data.
@@ -100,6 +101,10 @@ pub struct LaneSetup {
 /// One I/O thread's private submission queue into a tier (a CUDA stream, a
 /// ring of workers). Not shared between threads.
 pub trait Lane: Send {
+    /// Prepares the calling thread to use the lane: called once by the thread
+    /// that will, before anything is served, and may block and allocate. What
+    /// fails here makes the lane's operations fail.
+    fn enter(&mut self) {}
     /// Starts a group of operations. The caller keeps `pending() + ops.len()`
     /// within the lane's depth.
     fn submit(&mut self, ops: &[PageOp]);
@@ -113,11 +118,15 @@ pub trait Lane: Send {
 
 /// A place that holds slabs: GPU memory, RAM, a disk.
 ///
-/// `take`, `release`, `export` and `import` may block and allocate, and are
-/// called by the keeper and at start-up, never by an I/O thread.
+/// All but `name`, `max_slabs` and `is_lost` may block and allocate, and are called
+/// by the keeper and at start-up, never by an I/O thread.
 pub trait Tier: Send + Sync {
     /// A short name for status and errors: `ram`, `spill`, `cuda:0`.
     fn name(&self) -> &str;
+    /// What is behind the name, for a person; empty if the name says it all.
+    fn about(&self) -> String {
+        String::new()
+    }
     /// How many slabs the tier could ever hold; slab numbers are below it.
     fn max_slabs(&self) -> u32;
     /// Allocates and maps a slab. Contents are undefined.
@@ -130,4 +139,46 @@ pub trait Tier: Send + Sync {
     fn import(&self, slab: SlabIndex, memory: OwnedFd) -> Result<()>;
     /// A new lane with everything it will ever need allocated and warmed.
     fn lane(&self, setup: LaneSetup) -> Result<Box<dyn Lane>>;
+    /// Bytes of the tier's memory that anybody could still take. `None`: the
+    /// tier shares its memory with nobody. A closed device is not woken to ask.
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+    /// Gives back all that the device itself costs, as far as a process can
+    /// ([`Tier::lingers`]); lanes stay and are of use again once it was opened.
+    /// No slab is held and no operation is open.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Opens the device after [`Tier::close`], with its lanes, and takes no slab.
+    /// Costs what a start costs. [`Tier::take`] would open it, too.
+    fn open(&self) -> Result<()> {
+        Ok(())
+    }
+    /// False after [`Tier::close`], until it is opened.
+    fn is_open(&self) -> bool {
+        true
+    }
+    /// Whether slabs may be given to requests: it is open, and every thread that
+    /// has a lane is prepared for the device as it was opened last.
+    fn is_ready(&self) -> bool {
+        self.is_open()
+    }
+    /// True once this process can neither read nor write any more what the tier
+    /// holds, by whichever lane, until the device is opened anew: each operation
+    /// is answered with an error. Of a device that only refuses, or is slow, it is
+    /// false. Neither blocks nor allocates.
+    fn is_lost(&self) -> bool {
+        false
+    }
+    /// What of the closed device this process still has open and only its end
+    /// lets go of, in words; `None`: nothing.
+    fn lingers(&self) -> Option<String> {
+        None
+    }
+    /// What names the device in every process; `None`: nothing does, or there is
+    /// no device.
+    fn device(&self) -> Option<GpuSelector> {
+        None
+    }
 }

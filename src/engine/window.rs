@@ -25,6 +25,10 @@ impl<I: BlockIo> Window<I> {
 }
 
 impl<I: BlockIo> BlockIo for Window<I> {
+    fn enter(&mut self) {
+        self.inner.enter();
+    }
+
     fn device_bytes(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
@@ -66,5 +70,9 @@ impl<I: BlockIo> BlockIo for Window<I> {
 
     fn idle(&self) -> Idle {
         self.inner.idle()
+    }
+
+    fn lose(self) {
+        self.inner.lose();
     }
 }

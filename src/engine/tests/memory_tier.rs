@@ -92,10 +92,25 @@ pub(super) struct TierState {
     pub(super) held: Mutex<Vec<u32>>,
     pub(super) fuel: Arc<Fuel>,
     pub(super) dice: Arc<Dice>,
-    /// 0: all well, 1: every operation fails, 2: nothing is ever answered.
+    /// 0: all well, 1: every operation fails, 2: nothing is ever answered,
+    /// 3: every operation fails, and writes leave torn pages behind, 4: so they
+    /// do, and the device is lost.
     pub(super) trouble: AtomicU64,
+    /// Operations that were given to it.
+    pub(super) given: AtomicU64,
+    /// It has no memory for another lane.
+    pub(super) refuse_lanes: AtomicBool,
     /// Slabs cannot be given back.
     pub(super) refuse_release: AtomicBool,
+    /// A closed device does not open.
+    pub(super) refuse_open: AtomicBool,
+    /// No slab may be taken yet although it is open.
+    pub(super) unprepared: AtomicBool,
+    /// What others could take; 0: it is shared with nobody.
+    pub(super) free_bytes: AtomicU64,
+    /// How often that was asked.
+    pub(super) asked: AtomicU64,
+    pub(super) closed: AtomicBool,
     /// Completions ring the waker, so nobody needs to poll.
     pub(super) rings: AtomicBool,
 }
@@ -130,8 +145,31 @@ impl Tier for TestTier {
         self.max
     }
     fn take(&self, slab: SlabIndex) -> Result<()> {
+        self.state.closed.store(false, Ordering::Relaxed);
         self.state.held.lock().unwrap().push(slab.0);
         Ok(())
+    }
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        self.state.asked.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(self.state.free_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0))
+    }
+    fn close(&self) -> Result<()> {
+        assert!(self.state.held.lock().unwrap().is_empty(), "closed with slabs");
+        self.state.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+    fn open(&self) -> Result<()> {
+        if self.state.refuse_open.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Io, "the device does not start"));
+        }
+        self.state.closed.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+    fn is_open(&self) -> bool {
+        !self.state.closed.load(Ordering::Relaxed)
+    }
+    fn is_ready(&self) -> bool {
+        self.is_open() && !self.state.unprepared.load(Ordering::Relaxed)
     }
     fn release(&self, slab: SlabIndex) -> Result<()> {
         if self.state.refuse_release.load(Ordering::Relaxed) {
@@ -147,7 +185,13 @@ impl Tier for TestTier {
     fn import(&self, _: SlabIndex, _: OwnedFd) -> Result<()> {
         Err(Error::new(Kind::Missing, "no descriptors here"))
     }
+    fn is_lost(&self) -> bool {
+        self.state.trouble.load(Ordering::Relaxed) == 4
+    }
     fn lane(&self, setup: LaneSetup) -> Result<Box<dyn Lane>> {
+        if self.state.refuse_lanes.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::NoSpace, "the device has no memory"));
+        }
         Ok(Box::new(TestLane {
             tier: Arc::clone(&self.state),
             depth: setup.depth,
@@ -183,6 +227,7 @@ impl Lane for TestLane {
             assert!(self.tier.held.lock().unwrap().contains(&op.slab.0), "slab is held");
             assert!((op.offset + op.bytes) as usize <= SLAB_BYTES);
         }
+        self.tier.given.fetch_add(ops.len() as u64, Ordering::Relaxed);
         self.queue.extend_from_slice(ops);
         assert!(self.queue.len() <= self.depth, "within the lane's depth");
     }
@@ -196,7 +241,13 @@ impl Lane for TestLane {
                 continue;
             }
             let op = self.queue.swap_remove(n);
-            if trouble == 1 {
+            if matches!(trouble, 1 | 3 | 4) {
+                for page in 0..op.bytes / PAGE {
+                    if trouble != 1 && op.direction == Direction::Write {
+                        let key = (op.slab.0, op.offset / PAGE + page);
+                        self.copy(op.direction, key, op.host + page * PAGE, HALF);
+                    }
+                }
                 done.push(Done { tag: op.tag, result: Err(Fault::Device(5)) });
                 continue;
             }

@@ -146,19 +146,21 @@ fn keep(store: &Store, mover: &mut Mover, dice: &Dice, stop: &AtomicBool) {
             _ => {
                 let extent = ExtentIndex(dice.roll(u64::from(EXTENTS)) as u32);
                 let Some(place) = store.index.place(extent) else { continue };
-                if !mover.start(place.tier as usize, place.slot, dice.roll(2) as usize) {
-                    continue;
-                }
-                let end = loop {
-                    match mover.advance() {
+                let _ = mover.start(place.tier as usize, place.slot, dice.roll(2) as usize);
+                while dice.roll(4) > 0 || !mover.has_room() {
+                    // Time stands still: no patience may decide anything here.
+                    match mover.advance(Duration::ZERO) {
                         Progress::Busy => thread::yield_now(),
-                        end => break end,
+                        Progress::Idle | Progress::Abandoned(_, _, Reason::Gone) => {}
+                        Progress::Moved(done) => assert_eq!(done.lost_pages, 0),
+                        end @ Progress::Abandoned(..) => panic!("{end:?}"),
                     }
-                };
-                let fine = matches!(end, Progress::Moved(_) | Progress::Abandoned(_, Reason::Gone));
-                assert!(fine, "{end:?}");
+                }
             }
         }
+    }
+    while mover.advance(Duration::ZERO) != Progress::Idle {
+        thread::yield_now();
     }
 }
 

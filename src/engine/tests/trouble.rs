@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::error::Kind;
 use super::super::index::PageRun;
 use super::super::io::{BlockIo, Command, Failure, Finished, Idle};
-use super::super::mover::{Progress, Reason};
+use super::super::mover::{Progress, Reason, Refused};
 use super::super::units::ExtentIndex;
 use super::memory_tier::{PAGE, contents};
 use super::world::World;
@@ -87,15 +87,15 @@ fn a_request_after_a_long_sleep_has_its_whole_deadline() {
 fn a_request_that_was_parked_long_has_its_whole_deadline_afterwards() {
     let mut world = world();
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
     begin(&mut world, Command::Read, 0, 1, 0);
     assert_eq!(drive(&mut world, 1), []);
     world.now += LATE;
-    while world.mover.advance() == Progress::Busy {}
+    while world.mover.advance(world.now) == Progress::Busy {}
     // Back to the fast tier, whose deadline counts.
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(1, place.slot, 0));
-    while world.mover.advance() == Progress::Busy {}
+    assert_eq!(world.mover.start(1, place.slot, 0), Ok(()));
+    while world.mover.advance(world.now) == Progress::Busy {}
     trouble(&world, HANGS);
     assert_eq!(drive(&mut world, 2), []);
     assert!(!world.store.tiers()[0].is_faulty());
@@ -133,10 +133,10 @@ fn nothing_is_moved_to_a_faulty_tier() {
     let mut world = world();
     world.store.fault(0);
     let place = world.store.index.place(ExtentIndex(1)).unwrap();
-    assert!(!world.mover.start(1, place.slot, 0));
+    assert_eq!(world.mover.start(1, place.slot, 0), Err(Refused::Faulty));
     // Away from it is what must still be possible.
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
 }
 
 #[test]
@@ -148,8 +148,11 @@ fn a_torn_page_is_not_judged_by_the_mover() {
     let torn = world.store.index.open(run).unwrap();
     let key = (place.slab().0, place.slot.byte_in_slab() / PAGE);
     world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
-    assert!(world.mover.start(0, place.slot, 1));
-    assert_eq!(world.mover.advance(), Progress::Abandoned(ExtentIndex(0), Reason::Torn));
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
+    assert_eq!(
+        world.mover.advance(world.now),
+        Progress::Abandoned(ExtentIndex(0), place, Reason::Torn)
+    );
     assert_eq!(world.store.tiers()[0].count().quarantined, 0);
     world.store.index.abandon(torn);
 }
@@ -167,8 +170,9 @@ fn a_write_is_answered_even_when_the_only_spill_failed_once() {
 fn a_fast_tier_that_failed_gets_nothing_while_the_spill_is_well() {
     let world = world();
     world.store.fault(0);
-    while world.store.alloc().is_some_and(|(place, _)| place.tier == 1) {}
-    assert_eq!(world.store.alloc(), None);
+    let alloc = || world.store.alloc(ExtentIndex(2));
+    while alloc().is_some_and(|(place, _)| place.tier == 1) {}
+    assert_eq!(alloc(), None);
 }
 
 #[test]
@@ -202,7 +206,7 @@ fn a_thread_that_waits_for_a_tier_with_a_deadline_keeps_looking() {
 
 /// The mover advances; nothing changes any more.
 fn advance(world: &mut World) -> Progress {
-    (0..1000).map(|_| world.mover.advance()).last().unwrap()
+    (0..1000).map(|_| world.mover.advance(world.now)).last().unwrap()
 }
 
 #[test]
@@ -211,17 +215,21 @@ fn a_move_that_a_tier_never_lets_read_is_given_up_and_requests_go_on() {
     begin(&mut world, Command::Write, 0, 1, 3);
     assert_eq!(drive(&mut world, 100).len(), 1);
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
     trouble(&world, HANGS);
     assert_eq!(advance(&mut world), Progress::Busy);
     let (token, host) = begin(&mut world, Command::Read, 0, 1, 0);
     assert_eq!(drive(&mut world, 10), []);
     let spilled = world.store.tiers()[1].count().used;
-    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), place, Reason::TimedOut));
     assert!(world.store.tiers()[0].is_faulty());
     assert_eq!(world.store.tiers()[1].count().used, spilled - 1);
     // The tier may still read there: neither trim nor mover takes the place away.
-    assert!(!world.mover.start(1, world.store.index.place(ExtentIndex(1)).unwrap().slot, 1));
+    let other = world.store.index.place(ExtentIndex(1)).unwrap();
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
+    assert_eq!(world.mover.advance(world.now), Progress::Busy);
+    assert!(matches!(world.mover.give_up(), Progress::Abandoned(..)));
+    assert_eq!(world.mover.start(1, other.slot, 1), Err(Refused::NoRoom));
     trouble(&world, WELL);
     assert_eq!(drive(&mut world, 100), [Finished { token, result: Ok(()) }]);
     assert_eq!(world.desks[0].memory.page(host), contents(0, 3));
@@ -239,10 +247,10 @@ fn a_move_that_a_tier_never_lets_write_is_given_up_and_its_slot_is_kept() {
     let mut world = world();
     let place = world.store.index.place(ExtentIndex(1)).unwrap();
     let used = world.store.tiers()[0].count().used;
-    assert!(world.mover.start(1, place.slot, 0));
+    assert_eq!(world.mover.start(1, place.slot, 0), Ok(()));
     trouble(&world, HANGS);
     assert_eq!(advance(&mut world), Progress::Busy);
-    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(1), Reason::TimedOut));
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(1), place, Reason::TimedOut));
     assert_eq!(world.store.index.place(ExtentIndex(1)), Some(place));
     assert!(world.store.tiers()[0].is_faulty());
     assert!(!world.store.tiers()[1].is_faulty());
@@ -264,16 +272,16 @@ fn a_move_that_waits_for_a_lost_request_is_given_up() {
     begin(&mut world, Command::Write, 0, 1, 5);
     drive(&mut world, 1);
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
     assert_eq!(advance(&mut world), Progress::Busy);
     assert!(!world.store.pins[0].pin());
-    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), Reason::TimedOut));
+    assert_eq!(world.mover.give_up(), Progress::Abandoned(ExtentIndex(0), place, Reason::TimedOut));
     assert!(world.store.pins[0].pin());
     world.store.unpin(ExtentIndex(0));
     // Other extents can be moved at once.
     let place = world.store.index.place(ExtentIndex(1)).unwrap();
     trouble(&world, WELL);
-    assert!(world.mover.start(1, place.slot, 0));
+    assert_eq!(world.mover.start(1, place.slot, 0), Ok(()));
 }
 
 #[test]
@@ -306,27 +314,49 @@ const FAILS: u64 = 1;
 #[test]
 fn an_abandoned_move_leaves_the_extent_its_lock_and_all_slots_as_they_were() {
     let used = |world: &World| [0, 1].map(|tier: usize| world.store.tiers()[tier].count().used);
-    for reason in [Reason::Fault, Reason::Checksum] {
-        let mut world = world();
-        let (before, place) = (used(&world), world.store.index.place(ExtentIndex(0)).unwrap());
-        if reason == Reason::Fault {
-            trouble(&world, FAILS);
-        } else {
-            let key = (place.slab().0, place.slot.byte_in_slab() / PAGE);
-            world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
-        }
-        assert!(world.mover.start(0, place.slot, 1));
-        let end = (0..1000).map(|_| world.mover.advance()).find(|end| *end != Progress::Busy);
-        assert_eq!(end, Some(Progress::Abandoned(ExtentIndex(0), reason)));
-        assert_eq!(used(&world), before, "{reason:?}");
-        assert_eq!(world.store.index.place(ExtentIndex(0)), Some(place));
-        assert_eq!(world.store.tiers()[0].is_faulty(), reason == Reason::Fault);
-        let quarantined = u32::from(reason == Reason::Checksum);
-        assert_eq!(world.store.tiers()[0].count().quarantined, quarantined);
-        trouble(&world, WELL);
-        begin(&mut world, Command::Write, 0, 1, 4);
-        assert_eq!(drive(&mut world, 100)[0].result, Ok(()));
-    }
+    let mut world = world();
+    begin(&mut world, Command::Write, 0, 1, 1);
+    assert_eq!(drive(&mut world, 100)[0].result, Ok(()));
+    let (before, place) = (used(&world), world.store.index.place(ExtentIndex(0)).unwrap());
+    trouble(&world, FAILS);
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
+    let abandoned = Progress::Abandoned(ExtentIndex(0), place, Reason::Fault);
+    assert_eq!(end_of_move(&mut world), abandoned);
+    assert_eq!(used(&world), before);
+    assert_eq!(world.store.index.place(ExtentIndex(0)), Some(place));
+    assert!(world.store.tiers()[0].is_faulty());
+    assert_eq!(world.store.tiers()[0].count().quarantined, 0);
+    // Nothing was given up: what could not be read then can be read now.
+    trouble(&world, WELL);
+    assert_eq!(world.store.index.bad_pages(ExtentIndex(0)), 0);
+    assert_eq!(read(&mut world, 0), (Ok(()), 1));
+}
+
+fn end_of_move(world: &mut World) -> Progress {
+    let mut ends = (0..1000).map(|_| world.mover.advance(world.now));
+    ends.find(|end| *end != Progress::Busy).unwrap()
+}
+
+#[test]
+fn a_damaged_page_does_not_keep_its_extent_and_reads_as_an_error_until_it_is_written() {
+    let mut world = world();
+    begin(&mut world, Command::Write, 0, 3, 5);
+    assert_eq!(drive(&mut world, 100)[0].result, Ok(()));
+    let place = world.store.index.place(ExtentIndex(0)).unwrap();
+    let key = (place.slab().0, place.slot.byte_in_slab() / PAGE + 1);
+    world.tiers[0].state.pages().get_mut(&key).unwrap()[3] ^= 1;
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
+    let Progress::Moved(moved) = end_of_move(&mut world) else { panic!("not moved") };
+    assert_eq!((moved.lost_pages, moved.bytes), (1, 2 * u64::from(PAGE)));
+    assert_eq!(world.store.tiers()[0].count().quarantined, 1);
+    assert_eq!(world.store.index.place(ExtentIndex(0)).unwrap().tier, 1);
+    assert_eq!(read(&mut world, 1).0, Err(Failure::Io));
+    assert_eq!((read(&mut world, 0), read(&mut world, 2)), ((Ok(()), 5), (Ok(()), 5)));
+    // The spill is not blamed, and a rewrite heals.
+    assert_eq!(world.store.tiers()[1].count().quarantined, 0);
+    begin(&mut world, Command::Write, 1, 1, 6);
+    assert_eq!(drive(&mut world, 100)[0].result, Ok(()));
+    assert_eq!(read(&mut world, 1), (Ok(()), 6));
 }
 
 #[test]
@@ -338,15 +368,18 @@ fn a_move_of_an_extent_that_was_emptied_meanwhile_is_abandoned_and_keeps_no_slot
     assert_eq!(drive(&mut world, 1), []);
     begin(&mut world, Command::Trim, 0, 1, 0);
     let place = world.store.index.place(ExtentIndex(0)).unwrap();
-    assert!(world.mover.start(0, place.slot, 1));
-    assert_eq!(world.mover.advance(), Progress::Busy);
+    assert_eq!(world.mover.start(0, place.slot, 1), Ok(()));
+    assert_eq!(world.mover.advance(world.now), Progress::Busy);
     trouble(&world, WELL);
     assert_eq!(drive(&mut world, 100).len(), 2);
-    assert_eq!(world.mover.advance(), Progress::Abandoned(ExtentIndex(0), Reason::Gone));
+    assert_eq!(
+        world.mover.advance(world.now),
+        Progress::Abandoned(ExtentIndex(0), place, Reason::Gone)
+    );
     assert_eq!(world.store.index.place(ExtentIndex(0)), None);
     assert_eq!([0, 1].map(|tier: usize| world.store.tiers()[tier].count().used), [0, 1]);
     // A slot that nobody uses has nobody to be moved.
-    assert!(!world.mover.start(0, place.slot, 1));
+    assert_eq!(world.mover.start(0, place.slot, 1), Err(Refused::Vacant));
 }
 
 #[test]
