@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::engine::error::{Error, Kind, Result};
+use crate::engine::gpu::GpuSelector;
 use crate::engine::tier::{Done, Fault, Lane, LaneSetup, PageOp, Tier};
 use crate::engine::units::SlabIndex;
 
@@ -45,6 +46,10 @@ impl<T: Tier> Tier for FaultTier<T> {
         self.inner.name()
     }
 
+    fn about(&self) -> String {
+        self.inner.about()
+    }
+
     fn max_slabs(&self) -> u32 {
         self.inner.max_slabs()
     }
@@ -73,6 +78,38 @@ impl<T: Tier> Tier for FaultTier<T> {
         self.inner.import(slab, memory)
     }
 
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        self.inner.free_bytes()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+
+    fn open(&self) -> Result<()> {
+        self.inner.open()
+    }
+
+    fn is_open(&self) -> bool {
+        self.inner.is_open()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.inner.is_ready()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
+    fn lingers(&self) -> Option<String> {
+        self.inner.lingers()
+    }
+
+    fn device(&self) -> Option<GpuSelector> {
+        self.inner.device()
+    }
+
     fn lane(&self, setup: LaneSetup) -> Result<Box<dyn Lane>> {
         let depth = setup.depth;
         Ok(Box::new(FaultLane {
@@ -96,6 +133,10 @@ struct FaultLane {
 }
 
 impl Lane for FaultLane {
+    fn enter(&mut self) {
+        self.inner.enter();
+    }
+
     fn submit(&mut self, ops: &[PageOp]) {
         let hits = |every: &AtomicU64, n: u64| {
             let every = every.load(Ordering::Relaxed);

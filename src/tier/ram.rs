@@ -7,7 +7,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::error::{Error, Kind, Result};
@@ -28,16 +28,25 @@ pub struct RamTier {
     slabs: Arc<[AtomicPtr<u8>]>,
     descriptors: Mutex<Vec<Option<OwnedFd>>>,
     pinning: Pinning,
+    free: FreeBytes,
+    /// There is no device to close; what was asked for is remembered.
+    open: AtomicBool,
 }
 
+/// Tells how many bytes of memory anybody could still take.
+pub type FreeBytes = Box<dyn Fn() -> Result<u64> + Send + Sync>;
+
 impl RamTier {
-    /// A tier of at most `max_slabs` slabs, none held.
+    /// A tier of at most `max_slabs` slabs, none held; `free` is what
+    /// [`Tier::free_bytes`] answers.
     #[must_use]
-    pub fn new(max_slabs: u32, pinning: Pinning) -> Self {
+    pub fn new(max_slabs: u32, pinning: Pinning, free: FreeBytes) -> Self {
         Self {
             slabs: (0..max_slabs).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             descriptors: Mutex::new((0..max_slabs).map(|_| None).collect()),
             pinning,
+            free,
+            open: AtomicBool::new(true),
         }
     }
 
@@ -90,6 +99,10 @@ impl Tier for RamTier {
         self.slabs.len() as u32
     }
 
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        (self.free)().map(Some)
+    }
+
     fn take(&self, slab: SlabIndex) -> Result<()> {
         // SAFETY: the name is a NUL-terminated constant.
         let fd = unsafe { libc::memfd_create(c"sluice-ram-slab".as_ptr(), libc::MFD_CLOEXEC) };
@@ -107,7 +120,23 @@ impl Tier for RamTier {
         if !sized {
             return Err(no_memory(slab, "allocated"));
         }
-        self.map(slab, memory)
+        self.map(slab, memory)?;
+        self.open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.open.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn open(&self) -> Result<()> {
+        self.open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
     }
 
     fn release(&self, slab: SlabIndex) -> Result<()> {

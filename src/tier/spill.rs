@@ -6,6 +6,11 @@
 //! few workers, made at start and shared by all lanes, do the blocking reads
 //! and writes and ring the lane's waker.
 
+mod backing;
+mod create;
+mod extents;
+mod filesystem;
+mod signature;
 mod space;
 
 use std::fs::File;
@@ -18,7 +23,8 @@ use crate::engine::error::{Error, Kind, Result};
 use crate::engine::tier::{
     Direction, Done, Fault, HostMemory, Lane, LaneSetup, PageOp, Tier, Wake,
 };
-use crate::engine::units::{EXTENT_BYTES, SLAB_BYTES, SlabIndex};
+use crate::engine::units::{ByteLen, EXTENT_BYTES, SLAB_BYTES, SlabIndex};
+pub use space::Finding;
 
 /// Bytes before the first slab.
 pub const HEADER_BYTES: u64 = EXTENT_BYTES as u64;
@@ -60,6 +66,26 @@ struct LaneShared {
     done: Mutex<Vec<Done>>,
 }
 
+/// Looks at everything that [`SpillTier::open`] looks at, and changes nothing;
+/// with `swap`, also whether that much swap may stand on it.
+pub fn check(path: &Path, swap: Option<ByteLen>) -> Vec<Finding> {
+    space::check(path, swap)
+}
+
+/// Makes a spill file for `swap` bytes of swap, every block of it written;
+/// `progress` is told the bytes written and all. Gives the file's size.
+///
+/// The name appears when the file is complete; a failure leaves nothing.
+/// Errors: `Busy` if the name is taken, `NoSpace` with the figures, `Invalid`
+/// for a filesystem that can hold no spill.
+pub fn create(
+    path: &Path,
+    swap: ByteLen,
+    progress: &mut dyn FnMut(ByteLen, ByteLen),
+) -> Result<ByteLen> {
+    create::create(path, swap, progress)
+}
+
 /// How a worker thread is prepared before it serves (scheduling, stack).
 pub type Prepare = Arc<dyn Fn() + Send + Sync>;
 
@@ -72,6 +98,24 @@ impl SpillTier {
     /// Space that holds something else than ours or zeros is refused.
     pub fn open(path: &Path, workers: usize, prepare: &Prepare) -> Result<Self> {
         let (file, slabs) = space::open(path)?;
+        Self::serve(file, slabs, path, workers, prepare)
+    }
+
+    /// The same on a descriptor of [`Tier::export`], whose claim goes on: nobody
+    /// could get at the space in between. `path` is only a name here.
+    pub fn adopt(memory: OwnedFd, path: &Path, workers: usize, prepare: &Prepare) -> Result<Self> {
+        let file = File::from(memory);
+        let slabs = space::adopt(&file, path)?;
+        Self::serve(file, slabs, path, workers, prepare)
+    }
+
+    fn serve(
+        file: File,
+        slabs: u32,
+        path: &Path,
+        workers: usize,
+        prepare: &Prepare,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue { ring: Vec::new(), first: 0, len: 0, closed: false }),
             work: Condvar::new(),

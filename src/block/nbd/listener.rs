@@ -54,6 +54,7 @@ pub struct Listener {
 /// A running server. Stop it with [`Server::stop`]; dropping it does the same.
 #[derive(Debug)]
 pub struct Server {
+    clients: Arc<AtomicUsize>,
     stop: Arc<EventWaker>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -80,12 +81,19 @@ impl Listener {
             stop: Arc::clone(&stop),
             clients: Arc::default(),
         };
+        let clients = Arc::clone(&acceptor.clients);
         let thread = spawn("nbd-accept", move || acceptor.run())?;
-        Ok(Server { stop, acceptor: Some(thread) })
+        Ok(Server { clients, stop, acceptor: Some(thread) })
     }
 }
 
 impl Server {
+    /// Clients connected now, those in the handshake included.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.clients.load(Ordering::Relaxed) as u32
+    }
+
     /// Takes no more clients, answers what is open, closes every connection,
     /// removes the socket file, and returns when all of that is done.
     pub fn stop(mut self) {

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 
 use crate::engine::error::{Error, Kind, Result};
 use channel::{Channel, Failure};
-pub use device::{Attachment, attachment};
+pub use device::{Attachment, attached_as, attachment};
 pub use protocol::ConnectSpec;
 
 /// How often an index that is open is tried again.

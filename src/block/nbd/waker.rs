@@ -26,6 +26,12 @@ impl EventWaker {
             })?;
         Ok(Self { event })
     }
+
+    /// Forgets all rings so far: from now on only a later one can be read.
+    pub fn clear(&self) {
+        // It may not have been rung.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
 }
 
 impl AsFd for EventWaker {

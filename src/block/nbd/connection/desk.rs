@@ -88,7 +88,8 @@ impl<I: BlockIo> Desk<I> {
         store(&mut self.io).idle()
     }
 
-    /// The store's part; `None` if it has open requests: then it is leaked.
+    /// The store's part; `None` if it has open requests: then the
+    /// store ends them by itself.
     pub fn into_io(mut self) -> Option<I> {
         if self.open == 0 { self.io.take() } else { None }
     }
@@ -193,10 +194,13 @@ impl<I: BlockIo> Desk<I> {
 
 impl<I: BlockIo> Drop for Desk<I> {
     /// A tier may still touch the memory of an open request, so that memory must
-    /// stay, for ever if need be, whatever brought us here: a panic included.
+    /// stay, for ever if need be, whatever brought us here: a panic included. The
+    /// store knows how long.
     fn drop(&mut self) {
-        if self.open > 0 {
-            std::mem::forget(self.io.take());
+        if self.open > 0
+            && let Some(io) = self.io.take()
+        {
+            io.lose();
         }
     }
 }

@@ -17,8 +17,8 @@ use super::admission::{Limits, Verdict, admit};
 use super::desk::Desk;
 use super::socket::{NOTHING, receive};
 
-/// Enough for 31 page writes, or thousands of reads, in one system call.
-const BUFFER_BYTES: usize = 128 * 1024;
+/// Enough for 63 page writes, or thousands of reads, in one system call.
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// What a look at the socket gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //!
 //! Each pass takes every request that is already there, lets the store work,
 //! and sends the replies of what finished, in any order, in one gathered call.
-//! Nothing waits for a batch to fill.
+//! Nothing waits for a batch to fill. While a device works and nothing else is to
+//! do, it is looked at more often than the socket, which costs a system call.
 //!
 //! # Liveness contract
 //! After [`Connection::new`] nothing here allocates, locks or logs. The thread
@@ -14,14 +15,15 @@
 //! # Ownership contract
 //! A request whose memory a tier may still touch is driven to its end even when
 //! the socket is gone. If that takes longer than [`Options::linger`], or if this
-//! thread panics, dropping the [`Connection`] leaks the store's part, memory
-//! included: lost memory is harmless, memory that a GPU still writes to is not.
+//! thread panics, dropping the [`Connection`] leaves the store's part to the
+//! store ([`BlockIo::lose`]): memory that a GPU still writes to is never reused.
 
 mod admission;
 mod desk;
 mod intake;
 mod pace;
 mod replies;
+mod room;
 mod socket;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +32,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::io::{BlockIo, Idle};
@@ -40,6 +42,7 @@ use desk::Desk;
 use intake::{Halt, Intake, Received};
 use pace::Pace;
 use replies::Sent;
+use room::Room;
 
 pub use admission::{MAX_CLAIMED_PAYLOAD, TRANSMISSION_FLAGS};
 
@@ -47,6 +50,8 @@ pub use admission::{MAX_CLAIMED_PAYLOAD, TRANSMISSION_FLAGS};
 const PASSES_PER_STOP_CHECK: u64 = 128;
 /// Pause between two looks at the socket: a tighter loop only fights for its lock.
 const PAUSE: Duration = Duration::from_micros(1);
+/// How long a device alone is looked at before the next look at the socket.
+const WATCH: Duration = Duration::from_micros(3);
 /// How long a thread with open requests sleeps at most: deadlines are looked at then.
 const DEADLINE_CHECK: Duration = Duration::from_secs(1);
 /// The same while something has to happen that rings nothing.
@@ -61,6 +66,10 @@ pub struct Options {
     /// How long to look for work before sleeping, at most; the time in force
     /// adapts below it, down to nothing. Zero: never look, e.g. on battery.
     pub spin: Duration,
+    /// The same while requests come steadily, none longer than this after the
+    /// last, and half of the machine's cores are free. Zero: never so long. Not
+    /// for real-time threads: the kernel takes a core away from one that keeps it.
+    pub long_spin: Duration,
     /// How long to wait for open requests, and for the client to read its
     /// replies, after the connection ended.
     pub linger: Duration,
@@ -68,11 +77,21 @@ pub struct Options {
 
 impl Default for Options {
     /// 50 us of looking, or none where there is one CPU: the thread that would
-    /// bring the work could not run meanwhile. A minute to linger.
+    /// bring the work could not run meanwhile. With four CPUs or more 2 ms where
+    /// that pays. A minute to linger.
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = if cpus > 1 { Duration::from_micros(50) } else { Duration::ZERO };
-        Self { spin, linger: Duration::from_secs(60) }
+        let long_spin = if cpus > 3 { Duration::from_millis(2) } else { Duration::ZERO };
+        Self { spin, long_spin, linger: Duration::from_secs(60) }
+    }
+}
+
+impl Options {
+    /// For a real-time thread.
+    #[must_use]
+    pub fn real_time() -> Self {
+        Self { long_spin: Duration::ZERO, ..Self::default() }
     }
 }
 
@@ -142,6 +161,7 @@ pub struct Connection<I: BlockIo> {
     desk: Desk<I>,
     intake: Intake,
     pace: Pace,
+    room: Room,
     linger: Duration,
 }
 
@@ -157,7 +177,8 @@ impl<I: BlockIo> Connection<I> {
     pub fn new(io: I, options: Options) -> Self {
         let mut desk = Desk::new(io);
         let intake = Intake::new(desk.limits());
-        Self { desk, intake, pace: Pace::new(options.spin), linger: options.linger }
+        let pace = Pace::new(options.spin, options.long_spin);
+        Self { desk, intake, pace, room: Room::new(), linger: options.linger }
     }
 
     /// The store's part, or `None` if it has requests that never finished: then
@@ -174,20 +195,26 @@ impl<I: BlockIo> Connection<I> {
     pub fn run(&mut self, sockets: Sockets<'_>, heartbeat: &Heartbeat) -> Ended {
         assert_eq!(self.desk.open(), 0, "requests of an earlier stream are still open");
         let Sockets { socket, wake, stop } = sockets;
-        // As large as the system lets it be; a smaller one only costs time.
-        let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
+        // As large as the system lets it be, which is more for the privileged; a
+        // smaller one only costs time.
+        let _ = set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES)
+            .or_else(|_| set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES));
         let mut closing: Option<Closing> = None;
         let mut passes = 0;
+        // Something finished and its reply waits: it goes before new requests.
+        let mut answered = false;
         heartbeat.busy.store(true, Ordering::Relaxed);
         loop {
             passes += 1;
             heartbeat.passes.fetch_add(1, Ordering::Relaxed);
             let now = monotonic();
             let (mut moved, end) = match closing {
-                None => self.take_requests(socket.as_fd()),
-                Some(_) => (false, None),
+                None if !answered => self.take_requests(socket.as_fd()),
+                _ => (answered, None),
             };
-            if self.desk.open() > 0 || self.intake.is_waiting() {
+            answered = false;
+            let owed = self.desk.open() > 0 || self.desk.idle() != Idle::Empty;
+            if owed || self.intake.is_waiting() {
                 moved |= self.desk.drive(now);
             }
             let (sent, stuck, broken) = self.send_replies(socket.as_fd());
@@ -212,7 +239,11 @@ impl<I: BlockIo> Connection<I> {
             }
             if moved {
                 self.pace.worked(now);
-            } else if self.pace.looks_again(now) {
+            } else if self.desk.idle() == Idle::Device && self.pace.watches_device(now) {
+                answered = self.watch(now);
+            } else if self.pace.looks_again(now)
+                || (self.pace.looks_long(now) && self.room.is_there(now))
+            {
                 pause(now);
             } else {
                 let waiting = Waiting { socket: socket.as_fd(), wake, stop, stuck };
@@ -269,6 +300,20 @@ impl<I: BlockIo> Connection<I> {
         }
     }
 
+    /// Looks at the device for a moment; true: something finished.
+    fn watch(&mut self, from: Duration) -> bool {
+        loop {
+            let now = monotonic();
+            if self.desk.drive(now) {
+                return true;
+            }
+            if now.saturating_sub(from) >= WATCH {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// Sleeps until something happens that this thread can act on. True: stop.
     fn sleep(&mut self, on: &Waiting<'_>, closing: bool, heartbeat: &Heartbeat) -> bool {
         let mut interest = PollFlags::empty();
@@ -285,16 +330,14 @@ impl<I: BlockIo> Connection<I> {
             if interest.is_empty() { nothing() } else { watch(on.socket, interest) },
         ];
         let longest = match self.desk.idle() {
-            Idle::Woken if open && on.stuck != Stuck::NoMemory => Some(DEADLINE_CHECK),
-            Idle::Poll | Idle::Empty if open => Some(self.pace.next_nap()),
+            // Without an open request: what was given up may still be answered.
+            Idle::Woken if on.stuck != Stuck::NoMemory => Some(DEADLINE_CHECK),
+            Idle::Device | Idle::Poll | Idle::Empty if open => Some(self.pace.next_nap()),
             _ if on.stuck == Stuck::NoMemory => Some(self.pace.next_nap()),
             _ if self.intake.is_waiting() || closing => Some(RETRY),
             _ => None,
         };
-        let timeout = longest.map(|longest| Timespec {
-            tv_sec: longest.as_secs().cast_signed(),
-            tv_nsec: longest.subsec_nanos().into(),
-        });
+        let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
         heartbeat.busy.store(longest.is_some(), Ordering::Relaxed);
         // An interrupted or failed poll is one more pass around the loop.
         let _ = poll(&mut set, timeout.as_ref());

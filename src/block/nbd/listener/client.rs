@@ -139,15 +139,11 @@ impl Talk<'_> {
                 let what = "an NBD client did not finish its handshake in time";
                 return Err(Error::new(Kind::TimedOut, what));
             }
-            let timeout = Timespec {
-                tv_sec: left.as_secs().cast_signed(),
-                tv_nsec: left.subsec_nanos().into(),
-            };
             let mut fds = [
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.stream.as_fd(), interest),
             ];
-            if poll(&mut fds, Some(&timeout)).is_err() {
+            if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_err() {
                 continue;
             }
             if !fds[0].revents().is_empty() {

@@ -49,6 +49,27 @@ pub fn attachment(root: &Path, index: u32) -> Result<Option<Attachment>> {
     }))
 }
 
+/// The nbd devices whose back-end identifier begins with `prefix`, in order.
+pub fn attached_as(root: &Path, prefix: &str) -> Result<Vec<(u32, Attachment)>> {
+    let folder = root.join("sys/block");
+    let failed = |cause| {
+        Error::new(Kind::Io, format!("cannot list {}", folder.display())).with_source(cause)
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let index = name.to_str().and_then(|name| name.strip_prefix("nbd")?.parse().ok());
+        let Some(index) = index else { continue };
+        if let Some(there) = attachment(root, index)?
+            && there.backend.as_deref().is_some_and(|backend| backend.starts_with(prefix))
+        {
+            found.push((index, there));
+        }
+    }
+    found.sort_by_key(|(index, _)| *index);
+    Ok(found)
+}
+
 /// A one-line file without its line end; `None` if there is none.
 fn read(path: &Path) -> Result<Option<String>> {
     match fs::read(path) {
