@@ -18,7 +18,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory::lock_refused;
-use super::sysfs::{kb_field, read};
+use super::sysfs::{kb_field, read, read_number};
 use crate::engine::error::{Error, Kind, Result};
 use crate::engine::units::{ByteLen, PAGE_BYTES};
 
@@ -31,6 +31,10 @@ pub struct LockedMemory {
     pub anonymous: ByteLen,
     /// What swap has taken already.
     pub swapped: ByteLen,
+    /// All that is resident: what the process costs the machine.
+    pub resident: ByteLen,
+    /// Pinned by drivers, for transfers.
+    pub pinned: ByteLen,
 }
 
 /// Locks everything this process has mapped and will ever map, and checks that
@@ -43,6 +47,22 @@ pub fn lock_all_memory(root: &Path) -> Result<LockedMemory> {
     verify_locked_memory(root)
 }
 
+/// Locks what this process has mapped now, and not what it maps later.
+///
+/// Errors: as [`lock_all_memory`].
+pub fn lock_present_memory() -> Result<()> {
+    rustix::mm::mlockall(MlockAllFlags::CURRENT)
+        .map_err(|errno| lock_refused(errno, "the memory of this process"))
+}
+
+/// Free memory of the machine above which an allocation finds a page at once,
+/// without anybody having to give one up: twice `vm.min_free_kbytes`, for the
+/// kernel begins to look for more at one and a half of it, and a little.
+pub fn free_memory_floor(root: &Path) -> Result<u64> {
+    let kib = read_number(&root.join("proc/sys/vm/min_free_kbytes"))?;
+    Ok(kib.saturating_mul(2 << 10).saturating_add(4 << 20))
+}
+
 /// Reads `/proc/self/status` and refuses a process with swapped-out or unlocked
 /// memory (for example a forked child, which inherits no locks).
 pub fn verify_locked_memory(root: &Path) -> Result<LockedMemory> {
@@ -53,6 +73,8 @@ pub fn verify_locked_memory(root: &Path) -> Result<LockedMemory> {
         locked: field("VmLck")?,
         anonymous: field("RssAnon")?,
         swapped: field("VmSwap")?,
+        resident: field("VmRSS")?,
+        pinned: field("VmPin")?,
     };
     if memory.swapped > ByteLen(0) {
         return Err(Error::new(
@@ -201,6 +223,35 @@ pub fn set_realtime_fifo(priority: i32) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Runs the calling thread as an ordinary one again.
+pub fn set_ordinary_scheduling() -> Result<()> {
+    schedule(libc::SCHED_OTHER, 0, "leave real-time scheduling")
+}
+
+/// Runs the calling thread at `SCHED_FIFO`, and those that it starts as ordinary
+/// ones.
+pub fn set_realtime_alone() -> Result<()> {
+    schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1, "be the only real-time thread")
+}
+
+fn schedule(policy: i32, priority: i32, what: &str) -> Result<()> {
+    let wanted = libc::sched_param { sched_priority: priority };
+    // SAFETY: pid 0 is the calling thread; the parameter outlives the call.
+    if unsafe { libc::sched_setscheduler(0, policy, &raw const wanted) } != 0 {
+        let cause = std::io::Error::last_os_error();
+        return Err(Error::new(Kind::Denied, format!("a thread cannot {what}"))
+            .with_hint("give the unit CAP_SYS_NICE")
+            .with_source(cause));
+    }
+    Ok(())
+}
+
+/// Names the calling process, as `ps` and `pgrep` show it.
+pub fn set_name(name: &std::ffi::CStr) {
+    // A name that is too long is cut; nothing depends on it.
+    let _ = rustix::thread::set_name(name);
 }
 
 /// Sets this process's OOM score adjustment (-1000: never chosen) and reads it

@@ -35,14 +35,14 @@ impl Budget {
 }
 
 /// The budget for switching all of `devices` off together. Devices that are not
-/// on need nothing; ghost areas count for nothing.
+/// on need nothing; areas whose node is gone are no room for anything.
 pub fn budget(root: &Path, devices: &[PathBuf]) -> Result<Budget> {
     let available = available_memory(root)?;
     let (mut used, mut other_swap) = (0, 0);
-    for entry in entries(root)?.iter().filter(|entry| !entry.deleted) {
+    for entry in &entries(root)? {
         if devices.contains(&entry.path) {
             used += entry.used.0;
-        } else {
+        } else if !entry.deleted {
             other_swap += entry.size.0.saturating_sub(entry.used.0);
         }
     }
@@ -113,7 +113,7 @@ mod tests {
 
     const SWAPS: &str = "Filename Type Size Used Priority\n\
         /dev/nbd0 partition 2048 1024 5\n/dev/sda2 partition 4096 1000 -2\n\
-        /dev/nbd1\\040(deleted) partition 9999 0 5\n";
+        /dev/nbd1\\040(deleted) partition 9999 8 5\n";
 
     #[test]
     fn the_budget_counts_ram_and_other_living_swap() {
@@ -136,6 +136,8 @@ mod tests {
         let expected = Budget { used: kib(2024), available: kib(512), other_swap: ByteLen(0) };
         assert_eq!(both, expected);
         assert_eq!(budget(&["/dev/nbd7"]).used, ByteLen(0));
+        // Its node was taken away; its pages are there all the same.
+        assert_eq!(budget(&["/dev/nbd1"]).used, kib(8));
     }
 
     #[test]

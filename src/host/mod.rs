@@ -7,9 +7,14 @@
 
 pub mod armour;
 pub mod detach;
+pub mod freezer;
+pub mod handover;
+pub mod kept;
 pub mod memory;
 pub mod modules;
+pub mod process;
 pub mod queue;
+pub mod shared_memory;
 pub mod signals;
 pub mod swap;
 mod sysfs;

@@ -6,6 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::sysfs::{read, read_if_there, read_number, write};
 use crate::engine::error::{Error, Kind, Result};
 use crate::engine::units::ByteLen;
@@ -79,13 +81,13 @@ pub fn set_io_timeout(root: &Path, name: &str, timeout: Duration) -> Result<Dura
 }
 
 /// Opens a block device for the caller alone (`O_EXCL`): while the result lives,
-/// nobody can mount it, map it or swap to it.
+/// nobody can mount it, map it or swap to it, and udev does not look at it.
 ///
 /// Errors: `Busy` if somebody does so now.
 pub fn claim(device: &Path) -> Result<File> {
     let claimed =
         OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(device);
-    claimed.map_err(|cause| {
+    let claimed = claimed.map_err(|cause| {
         let (kind, what) = match cause.raw_os_error() {
             Some(libc::EBUSY) => (Kind::Busy, "is still in use"),
             _ => (Kind::Io, "cannot be claimed"),
@@ -93,7 +95,26 @@ pub fn claim(device: &Path) -> Result<File> {
         Error::new(kind, format!("{} {what}", device.display()))
             .with_hint(format!("see lsblk {0} and swapon --show", device.display()))
             .with_source(cause)
-    })
+    })?;
+    keep_udev_out(&claimed, UDEV_LOOKS);
+    Ok(claimed)
+}
+
+/// The longest that udev is waited for: then it reads from a device that goes away,
+/// which the kernel logs as an I/O error and which harms nobody.
+const UDEV_LOOKS: Duration = Duration::from_secs(5);
+
+/// Waits until udev has read what it wants to know of a device that has changed, and
+/// has it come back later: it keeps a shared BSD lock meanwhile, and looks at none
+/// that another has locked ("Locking Block Device Access", systemd's documentation).
+/// The lock ends with `device`.
+fn keep_udev_out(device: &File, patience: Duration) {
+    let begun = Instant::now();
+    while flock(device, FlockOperation::NonBlockingLockExclusive).is_err()
+        && begun.elapsed() < patience
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Whether nbd device `name` has a server attached, or had one that it still
@@ -153,5 +174,24 @@ mod tests {
         let error = set_io_timeout(root.path(), "nbd1", set).unwrap_err();
         assert_eq!(error.kind(), Kind::Missing);
         assert!(error.to_string().contains("nbd1/queue/io_timeout"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_udev_looks_at_is_waited_for_and_then_locked() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::open(file.path()).unwrap();
+        let udev = open();
+        flock(&udev, FlockOperation::LockShared).unwrap();
+        let ours = open();
+        keep_udev_out(&ours, Duration::ZERO);
+        flock(open(), FlockOperation::NonBlockingLockShared).expect("it was given up");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| keep_udev_out(&ours, Duration::from_secs(60)));
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!waiting.is_finished());
+            drop(udev);
+            waiting.join().unwrap();
+        });
+        flock(open(), FlockOperation::NonBlockingLockShared).unwrap_err();
     }
 }

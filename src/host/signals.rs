@@ -40,7 +40,13 @@ impl Signals {
     /// True if one came since the last call that asks for the end: TERM, INT, HUP
     /// or QUIT. All others are swallowed.
     pub fn take(&self) -> bool {
-        let mut end = false;
+        let heard = self.heard();
+        heard.end || heard.hang_up
+    }
+
+    /// What came since the last call, told apart.
+    pub fn heard(&self) -> Heard {
+        let mut heard = Heard::default();
         let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let bytes = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer has the length given; a full read initialises it.
@@ -49,10 +55,20 @@ impl Signals {
         {
             // SAFETY: initialised by the read just above.
             let signal = unsafe { info.assume_init_ref() }.ssi_signo.cast_signed();
-            end |= matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT);
+            heard.end |= matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGQUIT);
+            heard.hang_up |= signal == libc::SIGHUP;
         }
-        end
+        heard
     }
+}
+
+/// What signals asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// The end: TERM, INT or QUIT.
+    pub end: bool,
+    /// HUP: begin anew with what is there now.
+    pub hang_up: bool,
 }
 
 /// Lets all signals through again: for a child, which inherits the mask.

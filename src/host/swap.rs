@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Swap areas: writing the signature, switching on and off, reading `/proc/swaps`.
 
+pub mod node;
 mod signature;
 
 use std::ffi::{CString, OsString};
@@ -183,7 +184,15 @@ fn parse_line(line: &str) -> Option<Entry> {
     if deleted {
         path.truncate(path.len() - b" (deleted)".len());
     }
-    let path = PathBuf::from(OsString::from_vec(path));
+    let mut path = PathBuf::from(OsString::from_vec(path));
+    // An nbd device that was switched on in a mount namespace that has ended
+    // shows by its path below that namespace's /dev.
+    if is_partition && let Ok(name) = path.strip_prefix("/") {
+        let node = Path::new("/dev").join(name);
+        if nbd_name(&node).is_some() {
+            path = node;
+        }
+    }
     Some(Entry { path, deleted, is_partition, size, used, priority })
 }
 

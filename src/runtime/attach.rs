@@ -41,9 +41,25 @@ pub struct Device {
 }
 
 impl Device {
+    /// The device of this number.
+    pub fn new(index: u32, size: ByteLen, backend: String) -> Self {
+        Self { index, path: PathBuf::from(format!("/dev/nbd{index}")), size, backend }
+    }
+
     fn name(&self) -> String {
         format!("nbd{}", self.index)
     }
+}
+
+/// What every identifier of ours begins with.
+pub const BACKEND_PREFIX: &str = "sluice:";
+
+/// An identifier that no other device has. `number` is the device's position
+/// among ours.
+pub fn new_backend(number: usize) -> Result<String> {
+    let uuid = swap::new_uuid(Path::new("/"))?;
+    let random = u64::from_be_bytes(*uuid.first_chunk().unwrap_or(&[0; 8]));
+    Ok(format!("{BACKEND_PREFIX}{number}:{random:016x}"))
 }
 
 /// Attaches the kernel's end of a socket whose other end is being served.
@@ -53,13 +69,9 @@ pub fn attach(
     nbd: &Nbd,
     number: u32,
     size: ByteLen,
+    backend: String,
     kernel_end: OwnedFd,
 ) -> Result<Device> {
-    let uuid = swap::new_uuid(Path::new("/"))?;
-    let backend = format!(
-        "sluice:{number}:{:016x}",
-        u64::from_be_bytes(*uuid.first_chunk().unwrap_or(&[0; 8]))
-    );
     let spec = ConnectSpec {
         index: nbd.index.map(|first| first + number),
         size_bytes: size.0,
@@ -74,7 +86,7 @@ pub fn attach(
     let index = family.connect(&spec)?;
     // The kernel has its own reference; ours would hide its end of file.
     drop(kernel_end);
-    let device = Device { index, path: PathBuf::from(format!("/dev/nbd{index}")), size, backend };
+    let device = Device::new(index, size, backend);
     if let Err(error) = settle(&device, nbd) {
         family.disconnect(index)?;
         return Err(error);

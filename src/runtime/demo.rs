@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `sluice demo`: a store on a RAM tier as a child process, and this process
-//! as its client: write every page, read it back, trim, measure, stop.
-//! Nothing needs a privilege, a GPU or a kernel module.
+//! `sluice demo`: a store as a child process, and this process as its client:
+//! write every page, read it back, trim, measure, stop. Nothing needs a
+//! privilege or a kernel module, nor a GPU unless one is asked for.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::control_client;
 use crate::block::bench;
 use crate::block::bench::contents::{Difference, Page};
 use crate::block::bench::plan::{Pace, Pattern, Plan, Target};
@@ -20,6 +21,7 @@ use crate::block::nbd::wire::flag;
 use crate::cli;
 use crate::cli::args::DemoArgs;
 use crate::engine::units::{ByteLen, EXTENT_BYTES, PAGE_BYTES};
+use crate::engine::view::State;
 
 /// A store takes and locks all of its memory first; that may take a moment.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -28,17 +30,22 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Shows the store at work. Fails if anything read back was wrong.
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let place = Place::new()?;
+    if args.nbd {
+        return through_the_kernel(args, &place);
+    }
     let socket = place.0.join("demo.sock");
     cli::print(&format!(
-        "Starting: sluice serve --tier ram --size {} --socket {}\n",
+        "Starting: sluice serve --tier {} --size {} --socket {}\n",
+        args.tier.name(),
         crate::config::schema::spelled(args.size),
         socket.display()
     ))?;
-    let mut store = Store::start(args.size, &socket)?;
+    let mut store = Store::start(args, &socket)?;
     let mut client = store.connect()?;
     let steps = exercise(&mut client)?;
     client.disconnect()?;
-    let report = measure(&socket, args.seconds)?;
+    let target = Target::Nbd { socket: socket.clone(), name: String::new() };
+    let report = measure(target, args.seconds)?;
     store.stop()?;
 
     let mut out = String::from("\nWhat was done              amount      time      rate  result\n");
@@ -147,9 +154,48 @@ fn sweep(what: &str, bytes: u64, mut work: impl FnMut(u64) -> Result<()>) -> Res
     Ok(time)
 }
 
-fn measure(socket: &Path, seconds: u64) -> Result<bench::report::Report> {
+/// The same through a block device of the kernel, with the program that holds
+/// swapped pages, which is told not to switch swap on.
+fn through_the_kernel(args: &DemoArgs, place: &Place) -> Result<ExitCode> {
+    let (config, socket) = (place.0.join("demo.toml"), place.0.join("control.sock"));
+    let text = format!(
+        "[swap]\nsize = \"{}\"\nswapon = false\n[tier]\nkind = \"{}\"\n",
+        crate::config::schema::spelled(args.size),
+        args.tier.name()
+    );
+    std::fs::write(&config, &text)?;
+    let program = std::env::current_exe()
+        .context("cannot find this program's own file")?
+        .with_file_name("sluice-store");
+    cli::print(&format!(
+        "Starting: {} run --config {}\n{text}",
+        program.display(),
+        config.display()
+    ))?;
+    let child = std::process::Command::new(&program)
+        .arg("run")
+        .args([Path::new("--config"), &config, Path::new("--socket"), &socket])
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let mut store = Store { child, socket };
+    let device = store.wait_for("did not attach a device", |socket| {
+        let status = control_client::status(socket)?;
+        let ready = status.state == State::Serving;
+        let device = status.devices.into_iter().next().filter(|_| ready);
+        Ok(PathBuf::from(device.context("no device yet")?.path))
+    })?;
+    let report = measure(Target::Path(device), args.seconds);
+    store.stop()?;
+    let report = report?;
+    let clean = report.is_clean();
+    let end = if clean { "Every page was right.\n" } else { "PAGES WERE WRONG.\n" };
+    cli::print(&format!("\nMeasured: {}\n{end}", report.table()))?;
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(cli::FAILED) })
+}
+
+fn measure(target: Target, seconds: u64) -> Result<bench::report::Report> {
     let plan = Plan {
-        targets: vec![Target::Nbd { socket: socket.to_path_buf(), name: String::new() }],
+        targets: vec![target],
         names: vec!["the store".to_owned()],
         rounds: 1,
         connections: 1,
@@ -176,10 +222,11 @@ struct Store {
 }
 
 impl Store {
-    fn start(size: ByteLen, socket: &Path) -> Result<Self> {
+    fn start(args: &DemoArgs, socket: &Path) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = std::process::Command::new(program)
-            .args(["serve", "--tier", "ram", "--size", &crate::config::schema::spelled(size)])
+            .args(["serve", "--tier", args.tier.name()])
+            .args(["--size", &crate::config::schema::spelled(args.size)])
             .arg("--socket")
             .arg(socket)
             .spawn()
@@ -188,12 +235,17 @@ impl Store {
     }
 
     fn connect(&mut self) -> Result<Client> {
+        self.wait_for("did not start", |socket| Ok(Client::connect(socket, "")?))
+    }
+
+    /// Tries until it works, the store ends or patience does.
+    fn wait_for<T>(&mut self, failed: &str, attempt: impl Fn(&Path) -> Result<T>) -> Result<T> {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
-            match Client::connect(&self.socket, "") {
-                Ok(client) => return Ok(client),
+            match attempt(&self.socket) {
+                Ok(done) => return Ok(done),
                 Err(error) if Instant::now() > deadline => {
-                    return Err(error).context("the store did not start");
+                    return Err(error).with_context(|| format!("the store {failed}"));
                 }
                 Err(_) => {}
             }

@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::control;
+use super::control_client;
+use super::headline::list;
 use crate::engine::error::{Error, Kind};
 use crate::engine::units::ByteLen;
-use crate::engine::view::Request;
 use crate::host::{armour, detach as host, signals, swap};
 
 /// How often progress is shown.
@@ -38,22 +38,31 @@ pub fn run(devices: &[PathBuf], socket: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     become_expendable()?;
-    let budget = host::budget(Path::new("/"), &on)?;
-    if !force && !budget.suffices(LEFT_OVER) {
-        return Err(Error::new(
-            Kind::NoSpace,
-            format!(
-                "{} in use on {} do not fit into {} of available memory and {} of other swap",
-                budget.used,
-                on.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", "),
-                budget.available,
-                budget.other_swap
-            ),
-        )
-        .with_hint("end a program or add swap; --force tries all the same")
-        .into());
+    if !force {
+        fits(&on)?;
     }
     on.iter().try_for_each(|device| off(device))
+}
+
+/// Whether all that is on `devices` fits elsewhere now.
+///
+/// Errors: `NoSpace` with the figures.
+pub(super) fn fits(devices: &[PathBuf]) -> Result<(), Error> {
+    let budget = host::budget(Path::new("/"), devices)?;
+    if budget.suffices(LEFT_OVER) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::NoSpace,
+        format!(
+            "{} in use on {} do not fit into {} of available memory and {} of other swap",
+            budget.used,
+            list(devices),
+            budget.available,
+            budget.other_swap
+        ),
+    )
+    .with_hint("end a program or add swap; --force tries all the same"))
 }
 
 /// Undoes what came along from the store: this process may be interrupted, may
@@ -68,11 +77,13 @@ fn become_expendable() -> Result<()> {
 }
 
 fn devices_of(socket: &Path) -> Result<Vec<PathBuf>> {
-    let status = control::ask(socket, &Request::Status {})?;
+    let status = control_client::status(socket)?;
     Ok(status.devices.into_iter().map(|device| PathBuf::from(device.path)).collect())
 }
 
 fn off(device: &Path) -> Result<()> {
+    // A shutdown that did not come to its end may have taken it away.
+    swap::node::show(Path::new("/"), device)?;
     let total = swap::used_bytes(Path::new("/"), device)?.unwrap_or_default();
     tell(&format!("switching {} off: {total} to bring back", device.display()));
     host::swapoff_with_progress(Path::new("/"), device, TICK, |left| {
@@ -82,7 +93,8 @@ fn off(device: &Path) -> Result<()> {
     Ok(())
 }
 
-fn tell(text: &str) {
+/// Says how far it is, on standard error and in the unit's status.
+pub(super) fn tell(text: &str) {
     // A terminal that is gone is no reason to leave swap on.
     let _ = writeln!(std::io::stderr(), "{text}");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(text)]);
@@ -126,6 +138,13 @@ impl Detaching {
             bail!("swap was not switched off ({status}); the device stays on");
         }
         Ok(())
+    }
+
+    /// Has it give up: what it has not brought back stays where it is.
+    pub fn give_up(mut self) {
+        // KILL ends a swapoff(2) between two pages, and cannot be missed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::block::nbd::connection::{Connection, Heartbeat, Options, Reason, Sockets};
 use crate::block::nbd::waker::EventWaker;
+use crate::engine::io::BlockIo;
 use crate::engine::session::Session;
 use crate::engine::store::Store;
 use crate::engine::tier::Wake;
@@ -107,7 +108,7 @@ impl IoThread {
     ///
     /// Returns when the thread is armoured, with its error if that failed.
     pub fn spawn(
-        part: Part,
+        mut part: Part,
         wake: Arc<EventWaker>,
         socket: OwnedFd,
         stop: Arc<EventWaker>,
@@ -115,7 +116,6 @@ impl IoThread {
     ) -> Result<Self> {
         let heartbeat = Arc::<Heartbeat>::default();
         let shown = Arc::clone(&heartbeat);
-        let mut connection = Connection::new(part, Options::default());
         let (armoured, ready) = std::sync::mpsc::sync_channel(1);
         let handle = std::thread::Builder::new()
             .name(format!("{NAME}{}", report.device))
@@ -123,6 +123,8 @@ impl IoThread {
             .spawn(move || {
                 let result = armour_thread();
                 let failed = result.is_err();
+                part.enter();
+                let mut connection = Connection::new(part, Options::real_time());
                 let _ = armoured.send(result);
                 if failed {
                     return;
@@ -136,8 +138,8 @@ impl IoThread {
                 let (reason, stuck) = if let Ok(ended) = ended {
                     (Some(ended.reason), ended.open)
                 } else {
-                    // Requests may be open in a tier: what they use stays.
-                    std::mem::forget(connection);
+                    // Requests may be open in a tier: the store ends them.
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(connection)));
                     (None, 0)
                 };
                 let Report { device, generation, ends, bell } = report;

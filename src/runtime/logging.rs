@@ -8,8 +8,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::schema::LogLevel;
 
-/// Starts logging at `level`. Call once.
+/// Starts logging at `level` for the store. Call once.
 pub fn start(level: LogLevel) {
+    // The unit marks the process's own name for systemd.
+    start_as("sluice-store", level);
+}
+
+/// Starts logging at `level` under a program's name. Call once.
+pub fn start_as(program: &str, level: LogLevel) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -18,6 +24,7 @@ pub fn start(level: LogLevel) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let journal = stderr_is_the_journal().then(|| tracing_journald::layer().ok()).flatten();
+    let journal = journal.map(|layer| layer.with_syslog_identifier(program.to_owned()));
     let console = journal.is_none().then(|| {
         tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -29,7 +36,7 @@ pub fn start(level: LogLevel) {
 
 /// systemd names the journal's stream in `JOURNAL_STREAM` as `device:inode`; a
 /// child whose standard error was redirected inherits the name all the same.
-fn stderr_is_the_journal() -> bool {
+pub(super) fn stderr_is_the_journal() -> bool {
     let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(std::io::stderr())
         .is_ok_and(|stderr| named == format!("{}:{}", stderr.st_dev, stderr.st_ino))

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tells systemd that every I/O thread lives, and says so when one stands still.
-//! Nothing here ends anything.
+//! Tells systemd that every I/O thread lives, and says so when one stands still
+//! or a tier has failed. Nothing here ends anything.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
 use super::devices::Devices;
+use crate::engine::store::Store;
 
 /// How often the main loop looks around when nothing happens.
 const ROUND: Duration = Duration::from_secs(5);
@@ -18,12 +19,19 @@ pub struct Watchdog {
     interval: Option<Duration>,
     seen: Vec<(u64, Instant)>,
     warned: bool,
+    /// Tiers whose failure was told.
+    failed: Vec<bool>,
 }
 
 impl Watchdog {
     /// Asks the environment whether the unit has a watchdog.
     pub fn new() -> Self {
-        Self { interval: sd_notify::watchdog_enabled(), seen: Vec::new(), warned: false }
+        Self {
+            interval: sd_notify::watchdog_enabled(),
+            seen: Vec::new(),
+            warned: false,
+            failed: Vec::new(),
+        }
     }
 
     /// How long the main loop may sleep.
@@ -52,5 +60,25 @@ impl Watchdog {
         if self.interval.is_some() && !stalled {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
+    }
+
+    /// Tiers that failed since the last look, in a sentence for a person. The
+    /// store lives on; what its failures cost is counted in the status.
+    pub fn failures(&mut self, store: &Store) -> Option<String> {
+        self.failed.resize(store.tiers().len(), false);
+        let mut message = None;
+        for (slots, told) in store.tiers().iter().zip(&mut self.failed) {
+            if slots.is_faulty() && !*told {
+                let (name, errors) = (slots.tier().name(), store.totals().io_errors);
+                let text = format!(
+                    "tier {name} failed ({errors} operations so far); no new pages go there \
+                     while another tier is well"
+                );
+                tracing::error!("{text}; see sluice status");
+                message = Some(text);
+            }
+            *told = slots.is_faulty();
+        }
+        message
     }
 }

@@ -12,15 +12,21 @@ fn live() -> PathBuf {
     PathBuf::from("/")
 }
 
-const STATUS: &str = "Name:\tsluice-store\nVmPeak:\t  999 kB\nVmLck:\t  4096 kB\n\
-                      RssAnon:\t  2048 kB\nVmSwap:\t  0 kB\n";
+const STATUS: &str = "Name:\tsluice-store\nVmPeak:\t  999 kB\nVmLck:\t  4096 kB\nVmPin:\t  512 kB\n\
+                      VmRSS:\t  3072 kB\nRssAnon:\t  2048 kB\nVmSwap:\t  0 kB\n";
 
 #[test]
 fn locked_memory_is_read_from_the_status_file() {
     let root = tree(&[("proc/self/status", STATUS)]);
     assert_eq!(
         verify_locked_memory(root.path()).unwrap(),
-        LockedMemory { locked: ByteLen(4 << 20), anonymous: ByteLen(2 << 20), swapped: ByteLen(0) }
+        LockedMemory {
+            locked: ByteLen(4 << 20),
+            anonymous: ByteLen(2 << 20),
+            swapped: ByteLen(0),
+            resident: ByteLen(3 << 20),
+            pinned: ByteLen(512 << 10),
+        }
     );
 }
 
