@@ -9,6 +9,7 @@ use anyhow::Result;
 use super::args::{ConfigCommand, ConfigPlace};
 use crate::config::schema::spelled;
 use crate::config::{self, Config};
+use crate::engine::gpu::GpuSelector;
 use crate::engine::units::ByteLen;
 
 pub(super) fn run(command: &ConfigCommand) -> Result<ExitCode> {
@@ -41,7 +42,10 @@ fn load(place: &ConfigPlace) -> Result<Config> {
 fn summary(config: &Config) -> String {
     let swap = &config.swap;
     let mut text = format!("{} of swap", spelled(swap.size));
-    let sizes = swap.device_sizes();
+    if let Some(least) = swap.min_size {
+        let _ = write!(text, " or as much as there is room for, at least {}", spelled(least));
+    }
+    let sizes = swap.device_sizes(swap.size);
     if let [first, .., last] = &sizes[..] {
         let _ = write!(text, " on {} devices of {}", sizes.len(), spelled(*first));
         if first != last {
@@ -50,9 +54,27 @@ fn summary(config: &Config) -> String {
     }
     let kind = config.tier.kind.name();
     let _ = write!(text, ", {} of it in the {kind} tier", spelled(config.tier.size));
+    let vulkan = config.vulkan.as_ref().map(|vulkan| gpus(&vulkan.devices));
+    let cuda = config.cuda.as_ref().map(|cuda| gpus(&cuda.devices));
+    if let (Some(vulkan), Some(cuda)) = (&vulkan, &cuda) {
+        let _ = write!(text, " on {vulkan} by Vulkan, or on {cuda} by CUDA");
+    } else if let Some(gpus) = vulkan.or(cuda) {
+        let _ = write!(text, " on {gpus}");
+    }
     if let Some(spill) = &config.spill {
         let rest = ByteLen(swap.size.0 - config.tier.size.0);
         let _ = write!(text, ", {} only in {}", spelled(rest), spill.path.display());
     }
     text
+}
+
+fn gpus(devices: &[GpuSelector]) -> String {
+    let named = |gpu: &GpuSelector| match gpu {
+        GpuSelector::Index(number) => format!("GPU {number}"),
+        other => other.to_string(),
+    };
+    if devices.is_empty() {
+        return "the first GPU with memory of its own".to_owned();
+    }
+    devices.iter().map(named).collect::<Vec<_>>().join(", then ")
 }

@@ -7,34 +7,56 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::config::ConfigError;
 use crate::engine::error::{Error, Kind};
+use crate::engine::view::{Reply, Request};
 
 pub mod args;
 pub mod bench_args;
 mod configuration;
+pub mod control;
+pub mod control_args;
 mod doctor;
+mod order;
+pub mod order_args;
 mod pages;
+mod pending;
+mod policy;
+pub mod reserve;
 mod status;
+pub mod top;
+#[cfg(feature = "tray")]
+pub mod tray_args;
 
 pub use args::{Cli, Command, LocalCommand};
+pub use control::Ways;
 
 /// The exit code of a failure.
 pub const FAILED: u8 = 1;
 /// The exit code of wrong usage or a wrong configuration file.
 pub const USAGE: u8 = 2;
 
+/// The exit code of an order that goes on after its deadline.
+pub const UNFINISHED: u8 = 3;
+
+/// How a store is asked over the socket at a path; `runtime` knows how.
+pub type Ask = fn(&Path, &Request) -> Result<Reply, Error>;
+
 /// The commands that need no adapter.
-pub fn run(command: &LocalCommand) -> Result<ExitCode> {
+pub fn run(command: &LocalCommand, ways: &Ways) -> Result<ExitCode> {
     match command {
-        LocalCommand::Status(args) => status::run(args),
-        LocalCommand::Doctor(args) => doctor::run(args),
+        LocalCommand::Status(args) => status::run(args, ways),
+        LocalCommand::Vram(command) => order::vram(command, ways.ask),
+        LocalCommand::Gpu(command) => order::gpu(command, ways.ask),
+        LocalCommand::Doctor(args) => doctor::run(args, ways),
         LocalCommand::Config(command) => configuration::run(command),
-        LocalCommand::Completions { shell } => pages::completions(*shell),
+        LocalCommand::Policy { words } => policy::run(words),
+        LocalCommand::Completions { shell, program } => pages::completions(*shell, program),
         LocalCommand::Man { dir } => pages::manual(dir.as_deref()),
     }
 }

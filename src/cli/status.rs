@@ -1,80 +1,84 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `sluice status`: ask a store over its control socket and show the answer.
 
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
-use std::os::unix::net::UnixStream;
+use std::fmt::Write;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Serialize;
 
 use super::args::StatusArgs;
+use super::pending::Pending;
+use super::{Ask, Ways, control};
 use crate::engine::error::{Error, Kind};
 use crate::engine::units::{ByteLen, PAGE_BYTES};
-use crate::engine::view::{Request, Status};
+use crate::engine::view::{Latency, Reply, Request, Status, Tier, metrics};
 
-/// A store answers from memory; one that takes longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Far above any reply: a peer that sends more is no store.
-const MAX_REPLY_BYTES: u64 = 1 << 20;
+/// Between two reports of `--watch`.
+const WATCH: Duration = Duration::from_secs(1);
 
-pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let status = ask(&args.socket)?;
-    let text =
-        if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { render(&status) };
-    super::print(&text)?;
+/// The store's reply, and what is configured and not in force.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending: Option<Pending>,
+}
+
+pub(super) fn run(args: &StatusArgs, ways: &Ways) -> Result<ExitCode> {
+    if args.metrics {
+        return metrics(args, ways);
+    }
+    // Home and all below erased, where a person looks on.
+    let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+    loop {
+        let status = look(&args.socket, ways.ask)?;
+        let shown = Shown { pending: Pending::find(&status, ways), status: &status };
+        let text = match (args.json, args.watch) {
+            (true, true) => serde_json::to_string(&shown)? + "\n",
+            (true, false) => serde_json::to_string_pretty(&shown)? + "\n",
+            (false, true) => format!("{clear}{}", render(&shown)),
+            (false, false) => render(&shown),
+        };
+        super::print(&text)?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(WATCH);
+    }
+}
+
+pub(super) fn look(socket: &Path, ask: Ask) -> Result<Box<Status>, Error> {
+    match ask(socket, &Request::Status {})? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(Error::new(Kind::Protocol, "the store answered something else")),
+    }
+}
+
+/// What `sluiced` would serve. That nobody answers is what is to be told; that
+/// this caller may not ask is not.
+fn metrics(args: &StatusArgs, ways: &Ways) -> Result<ExitCode> {
+    let store = match look(&args.socket, ways.ask) {
+        Err(error) if error.kind() == Kind::Denied => return Err(error.into()),
+        looked => looked.map_err(|error| eprintln!("sluice: {error}")).ok(),
+    };
+    let control = control::state(ways).ok();
+    super::print(&metrics::text(store.as_deref(), control.as_ref()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(socket: &Path) -> Result<Status, Error> {
-    let place = socket.display();
-    let failed = |what: &str, error: std::io::Error| {
-        let kind = match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Kind::Missing,
-            ErrorKind::PermissionDenied => Kind::Denied,
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Kind::TimedOut,
-            _ => Kind::Io,
-        };
-        let failure = Error::new(kind, format!("{what} {place}")).with_source(error);
-        match kind {
-            Kind::Missing => failure.with_hint(
-                "no store is running there: systemctl status sluice-store, or name its socket \
-                 with --socket",
-            ),
-            Kind::Denied => failure.with_hint("ask as root: sudo sluice status"),
-            Kind::TimedOut => {
-                failure.with_hint("the store is stuck: journalctl -u sluice-store says more")
-            }
-            _ => failure,
-        }
-    };
-    let mut stream =
-        UnixStream::connect(socket).map_err(|error| failed("cannot reach the store at", error))?;
-    let request = serde_json::to_string(&Request::Status {}).expect("plain data serialises") + "\n";
-    stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-        .and_then(|()| stream.write_all(request.as_bytes()))
-        .map_err(|error| failed("cannot ask the store at", error))?;
-    let mut reply = String::new();
-    BufReader::new(stream.take(MAX_REPLY_BYTES))
-        .read_line(&mut reply)
-        .map_err(|error| failed("no answer from the store at", error))?;
-    serde_json::from_str(&reply).map_err(|error| {
-        let start: String = reply.trim_end().chars().take(80).collect();
-        Error::new(Kind::Protocol, format!("{place} did not answer as a store: {start:?}"))
-            .with_source(error)
-            .with_hint("is it the control socket, and the same version of sluice on both ends?")
-    })
-}
-
 /// The report for a person.
-fn render(status: &Status) -> String {
+fn render(shown: &Shown<'_>) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_report(&mut out, status);
+    let _ = write_report(&mut out, shown.status);
+    if let Some(pending) = &shown.pending {
+        let _ = pending.write(&mut out);
+    }
     out
 }
 
@@ -114,26 +118,14 @@ fn write_report(out: &mut String, status: &Status) -> std::fmt::Result {
         write!(out, ": the kernel counts {} in use", ByteLen(live))?;
     }
     writeln!(out, "; it gives back whole 2 MiB clusters only")?;
+    write_capacity(out, status)?;
     for tier in &status.tiers {
-        write!(
-            out,
-            "\ntier     {} ({})  {} in {} of {} slabs, {} extents used, {} free",
-            tier.name,
-            tier.kind,
-            ByteLen(tier.held_bytes),
-            tier.slabs_held,
-            tier.slabs_max,
-            tier.extents_used,
-            tier.slots_free
-        )?;
-        if tier.slabs_quarantined > 0 {
-            write!(out, ", {} SLABS QUARANTINED", tier.slabs_quarantined)?;
-        }
+        write_tier(out, tier)?;
     }
     let requests = &status.requests;
     writeln!(
         out,
-        "\n\nrequests read {}, write {}, trim {}, write-zeroes {}, flush {}; {} had to wait",
+        "\nrequests read {}, write {}, trim {}, write-zeroes {}, flush {}; {} had to wait",
         requests.read,
         requests.write,
         requests.trim,
@@ -141,6 +133,24 @@ fn write_report(out: &mut String, status: &Status) -> std::fmt::Result {
         requests.flush,
         requests.parked
     )?;
+    let moves = &status.moves;
+    writeln!(
+        out,
+        "moved    {} in {} extents: {} given back, {} tidied, {} promoted; longest wait {} us",
+        ByteLen(moves.bytes),
+        moves.extents,
+        moves.evacuated,
+        moves.compacted,
+        moves.promoted,
+        moves.longest_wait_us
+    )?;
+    if moves.rescued_reads + moves.lost_pages > 0 {
+        writeln!(
+            out,
+            "         {} reads saved by the mirror, {} PAGES LOST",
+            moves.rescued_reads, moves.lost_pages
+        )?;
+    }
     let errors = &status.errors;
     if errors.io + errors.checksum + errors.timed_out == 0 {
         writeln!(out, "errors   none")?;
@@ -153,8 +163,87 @@ fn write_report(out: &mut String, status: &Status) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "memory   {} locked, {} of it the store's own",
+        "memory   {} locked, {} of it the store's own; {} pinned by drivers",
         ByteLen(status.memory.locked_bytes),
-        ByteLen(status.memory.ours_bytes)
+        ByteLen(status.memory.ours_bytes),
+        ByteLen(status.memory.pinned_bytes)
+    )?;
+    let economy = &status.economy;
+    let net = ByteLen(economy.net_bytes.unsigned_abs());
+    let sign = if economy.net_bytes < 0 { "-" } else { "" };
+    writeln!(
+        out,
+        "gain     {} of GPU memory lent - {} of RAM spent = {sign}{net}",
+        ByteLen(economy.lent_bytes),
+        ByteLen(economy.spent_bytes)
     )
+}
+
+/// Why no write can fail for lack of room.
+fn write_capacity(out: &mut String, status: &Status) -> std::fmt::Result {
+    let offered = ByteLen(status.size_bytes);
+    let Some(spill) = status.economy.spill_bytes else {
+        let held = status.tiers.iter().map(|tier| tier.held_bytes).sum();
+        return writeln!(out, "capacity {offered} offered <= {} held; no spill", ByteLen(held));
+    };
+    let durability = if status.durability == "mirror" {
+        "each page is in the spill too (mirror)"
+    } else {
+        "a page is in one place (writeback)"
+    };
+    writeln!(out, "capacity {offered} offered <= {} of spill; {durability}", ByteLen(spill))
+}
+
+fn write_tier(out: &mut String, tier: &Tier) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\ntier     {} ({})  {} held in {} of {} slabs, target {}{}",
+        tier.name,
+        tier.kind,
+        ByteLen(tier.held_bytes),
+        tier.slabs_held,
+        tier.slabs_max,
+        ByteLen(tier.target_bytes),
+        if tier.open { "" } else { ", CLOSED" }
+    )?;
+    if !tier.about.is_empty() {
+        writeln!(out, "         {}", tier.about)?;
+    }
+    write!(
+        out,
+        "         {} used by {} extents, {} free",
+        ByteLen(tier.used_bytes),
+        tier.extents_used,
+        ByteLen(tier.free_bytes)
+    )?;
+    if tier.slabs_quarantined > 0 {
+        write!(out, ", {} IN QUARANTINE", ByteLen(tier.quarantined_bytes))?;
+    }
+    writeln!(out, "{}", if tier.faulty { ", FAILED: takes no new pages" } else { "" })?;
+    let activity = &tier.activity;
+    for (what, count, latency) in [
+        ("reads", activity.reads, activity.read_latency),
+        ("writes", activity.writes, activity.write_latency),
+    ] {
+        if count > 0 {
+            write!(out, "         {count} {what}")?;
+            // Operations may be counted whose time is not.
+            let times = latency != Latency::default();
+            writeln!(out, "{}", if times { percentiles(latency) } else { String::new() })?;
+        }
+    }
+    let failed = [
+        (activity.errors, "OPERATIONS FAILED"),
+        (activity.checksum_errors, "WRONG CHECKSUMS"),
+        (activity.timed_out, "OPERATIONS NOT ANSWERED"),
+    ];
+    for (count, what) in failed.into_iter().filter(|(count, _)| *count > 0) {
+        writeln!(out, "         {count} {what}")?;
+    }
+    Ok(())
+}
+
+fn percentiles(latency: Latency) -> String {
+    let Latency { p50_us, p99_us, p999_us } = latency;
+    format!(": half within {p50_us} us, 99 % within {p99_us} us, 99.9 % within {p999_us} us")
 }

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use super::check;
+use super::policies::Policies;
 use super::problem::ConfigError;
 use super::schema::Config;
 
@@ -13,9 +14,28 @@ pub const DEFAULT_PATH: &str = "/etc/sluice/sluice.toml";
 
 /// Reads and checks `path`, taken below `root`. Errors name `path` itself.
 pub fn load(root: &Path, path: &Path) -> Result<Config, ConfigError> {
+    parse(path, read(root, path)?)
+}
+
+/// As [`load`], but of `[policies]` alone: a machine without swap may have policies.
+pub fn load_policies(root: &Path, path: &Path) -> Result<Option<Policies>, ConfigError> {
+    let text = read(root, path)?;
+    check::policies(&text).map_err(|problems| ConfigError::Invalid {
+        path: path.to_path_buf(),
+        text,
+        problems,
+    })
+}
+
+/// The file's text, unchecked.
+pub fn read(root: &Path, path: &Path) -> Result<String, ConfigError> {
     let place = below(root, path);
-    let text = std::fs::read_to_string(&place)
-        .map_err(|source| ConfigError::Unreadable { path: place, source })?;
+    std::fs::read_to_string(&place)
+        .map_err(|source| ConfigError::Unreadable { path: place, source })
+}
+
+/// Checks a text that was read from `path` once.
+pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     check::check(&text).map_err(|problems| ConfigError::Invalid {
         path: path.to_path_buf(),
         text,

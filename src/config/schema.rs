@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
+use super::control::{Battery, Control};
+use super::metrics::Metrics;
+use super::policies::Policies;
+use crate::engine::gpu::GpuSelector;
 use crate::engine::units::{ByteLen, EXTENT_BYTES};
 
 /// Everything the file says, checked.
@@ -14,13 +18,29 @@ pub struct Config {
     pub swap: Swap,
     /// The fast tier.
     pub tier: Tier,
+    /// The GPUs behind it through libcuda; `None`: it is no such tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<Cuda>,
+    /// The same for Vulkan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vulkan: Option<Vulkan>,
     /// Where pages go that the fast tier cannot hold; `None`: nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spill: Option<Spill>,
     /// The kernel's NBD device.
     pub nbd: Nbd,
+    /// What holds on battery.
+    pub battery: Battery,
+    /// How the control plane decides.
+    pub control: Control,
+    /// Where metrics are served; `None`: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Metrics>,
     /// What is logged.
     pub log: Log,
+    /// The GPU policies; `None`: none are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Policies>,
 }
 
 /// `[swap]`: what the kernel is given.
@@ -29,6 +49,10 @@ pub struct Swap {
     /// Bytes of swap over all devices, a multiple of 2 MiB.
     #[serde(serialize_with = "as_text")]
     pub size: ByteLen,
+    /// The least to start with where `size` is not to be had; `None`: `size` is
+    /// exact. A multiple of 512 MiB, below `size`; only without a spill.
+    #[serde(serialize_with = "as_optional_text", skip_serializing_if = "Option::is_none")]
+    pub min_size: Option<ByteLen>,
     /// The swap priority of each device, -1..=32767; -1 lets the kernel choose.
     pub priority: i32,
     /// Whether the kernel tells us which clusters are dead.
@@ -39,15 +63,42 @@ pub struct Swap {
     pub swapon: bool,
     /// Whether each page carries a checksum.
     pub checksums: bool,
+    /// What a write must have reached before it is answered.
+    pub durability: Durability,
+}
+
+/// What a write must have reached before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// The tier that holds the page.
+    Writeback,
+    /// The spill too: the loss of a fast tier costs no page.
+    Mirror,
+}
+
+impl Durability {
+    /// All choices, the default first.
+    pub const ALL: [Self; 2] = [Self::Writeback, Self::Mirror];
+
+    /// The choice's name in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Writeback => "writeback",
+            Self::Mirror => "mirror",
+        }
+    }
 }
 
 impl Swap {
-    /// The bytes of each device: `size` split in whole 2 MiB units, the first
-    /// devices one unit larger where it does not divide.
+    /// The bytes of each device: `total` split in whole 2 MiB units, the first
+    /// devices one unit larger where it does not divide. `total` is `size`, or
+    /// less where `min_size` allows it.
     #[must_use]
-    pub fn device_sizes(&self) -> Vec<ByteLen> {
+    pub fn device_sizes(&self, total: ByteLen) -> Vec<ByteLen> {
         let unit = EXTENT_BYTES as u64;
-        let (units, devices) = (self.size.0 / unit, u64::from(self.devices));
+        let (units, devices) = (total.0 / unit, u64::from(self.devices));
         (0..devices)
             .map(|device| ByteLen((units / devices + u64::from(device < units % devices)) * unit))
             .collect()
@@ -83,10 +134,33 @@ impl TierKind {
         }
     }
 
+    /// Whether it is, or may turn out to be, GPU memory through libcuda.
+    #[must_use]
+    pub fn may_be_cuda(self) -> bool {
+        matches!(self, Self::Cuda | Self::Auto)
+    }
+
+    /// Whether it is, or may turn out to be, GPU memory through Vulkan.
+    #[must_use]
+    pub fn may_be_vulkan(self) -> bool {
+        matches!(self, Self::Vulkan | Self::Auto)
+    }
+
+    /// The kinds that this version has, by name.
+    #[must_use]
+    pub fn built() -> Vec<&'static str> {
+        Self::ALL.into_iter().filter(|kind| kind.is_built()).map(Self::name).collect()
+    }
+
     /// Whether this version has the kind.
     #[must_use]
     pub fn is_built(self) -> bool {
-        self == Self::Ram
+        match self {
+            Self::Ram => true,
+            Self::Cuda => cfg!(feature = "cuda"),
+            Self::Vulkan => cfg!(feature = "vulkan"),
+            Self::Auto => cfg!(any(feature = "cuda", feature = "vulkan")),
+        }
     }
 }
 
@@ -112,6 +186,36 @@ pub struct Tier {
     /// Bytes of it always left free for others.
     #[serde(serialize_with = "as_text")]
     pub reserve: ByteLen,
+}
+
+/// `[cuda]`: the GPUs that the fast tier is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cuda {
+    /// The driver's library, absolute; `None`: looked for where distributions
+    /// put it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<PathBuf>,
+    /// The GPUs, filled in this order, each once.
+    pub devices: Vec<GpuSelector>,
+}
+
+impl Default for Cuda {
+    /// The driver's first GPU.
+    fn default() -> Self {
+        Self { library: None, devices: vec![GpuSelector::Index(0)] }
+    }
+}
+
+/// `[vulkan]`: the GPUs that the fast tier is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Vulkan {
+    /// The Vulkan loader, absolute; `None`: looked for where distributions put it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<PathBuf>,
+    /// The GPUs, filled in this order, each once; empty: the first with memory of
+    /// its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<GpuSelector>,
 }
 
 /// `[spill]`: the slow tier.
@@ -183,6 +287,14 @@ pub struct ServeOptions {
     pub size: ByteLen,
     /// Where to listen.
     pub socket: PathBuf,
+    /// Where to answer status and orders; `None`: nowhere.
+    pub control: Option<PathBuf>,
+    /// What a write must have reached before it is answered.
+    pub durability: Durability,
+    /// The GPUs, for tier cuda.
+    pub cuda: Cuda,
+    /// The GPUs, for tier vulkan.
+    pub vulkan: Vulkan,
     /// Where pages go that the tier cannot hold.
     pub spill: Option<PathBuf>,
     /// The export's name; empty is NBD's default export.
@@ -208,4 +320,12 @@ pub fn spelled(size: ByteLen) -> String {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn as_text<S: Serializer>(size: &ByteLen, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&spelled(*size))
+}
+
+#[expect(clippy::ref_option, reason = "serde's signature")]
+pub(super) fn as_optional_text<S: Serializer>(
+    size: &Option<ByteLen>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&size.map_or_else(String::new, spelled))
 }

@@ -51,6 +51,11 @@ impl<'t, 'i> Section<'t, 'i> {
         Self { name, text, table, is_value: table.is_none() && root.contains_key(name) }
     }
 
+    /// A table inside a section, under its full name.
+    pub fn of(name: &'static str, text: &'t str, table: &'t DeTable<'i>) -> Self {
+        Self { name, text, table: Some(table), is_value: false }
+    }
+
     /// Whether the file has the section.
     pub fn is_present(&self) -> bool {
         self.table.is_some()
@@ -88,6 +93,12 @@ impl<'t, 'i> Section<'t, 'i> {
             None => format!("{full}: {why}"),
         };
         Problem { span, message }
+    }
+
+    /// A problem with the section as a whole, shown at its name.
+    pub fn problem_with_itself(&self, root: &DeTable<'i>, why: &str) -> Problem {
+        let span = root.keys().find(|key| key.get_ref() == self.name).map(Spanned::span);
+        Problem { span, message: format!("[{}]: {why}", self.name) }
     }
 
     /// Takes `key` through `convert`, which says what would be valid when it refuses.

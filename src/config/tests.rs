@@ -14,7 +14,8 @@ fn parsed(text: &str) -> Config {
 #[test]
 fn a_size_is_split_over_the_devices_without_losing_a_byte() {
     let config = parsed("[swap]\nsize = \"70M\"\ndevices = 3\n[tier]\nkind = \"ram\"");
-    let sizes: Vec<u64> = config.swap.device_sizes().iter().map(|size| size.0 >> 20).collect();
+    let sizes: Vec<u64> =
+        config.swap.device_sizes(config.swap.size).iter().map(|size| size.0 >> 20).collect();
     assert_eq!(sizes, [24, 24, 22]);
 }
 

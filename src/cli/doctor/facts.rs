@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::gpus::{self, Gpu};
+use super::gpus::{self, Gpu, Nvidia};
 use super::names;
+use crate::engine::gpu::Offer;
 use crate::engine::units::ByteLen;
 
 /// Everything that was read.
@@ -30,6 +31,8 @@ pub(super) struct Facts {
     pub io_uring_disabled: Option<u32>,
     /// Display and 3D controllers on the PCI bus.
     pub gpus: Vec<Gpu>,
+    /// NVIDIA's driver.
+    pub nvidia: Nvidia,
     /// Device nodes of GPU drivers.
     pub gpu_nodes: Vec<String>,
     /// Where libcuda is.
@@ -38,6 +41,9 @@ pub(super) struct Facts {
     pub vulkan_loader: Option<PathBuf>,
     /// The Vulkan drivers' manifests.
     pub vulkan_drivers: Vec<String>,
+    /// What those drivers say, where they could be asked without waking a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vulkan: Option<Vulkan>,
     /// Swap that is on.
     pub swaps: Vec<Swap>,
     /// Mounted filesystems that a spill file could live on.
@@ -61,6 +67,16 @@ pub(super) enum Module {
     /// This kernel's module list is not there to be read.
     #[default]
     Unknown,
+}
+
+/// What Vulkan's drivers answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Vulkan {
+    /// The devices that they have.
+    Offers(Vec<Offer>),
+    /// They could not be started.
+    Fails(String),
 }
 
 /// How much a process may lock without a capability.
@@ -98,16 +114,19 @@ pub(super) struct Memory {
     pub available_bytes: u64,
 }
 
-const LIBRARY_DIRS: [&str; 9] = [
+const LIBRARY_DIRS: [&str; 12] = [
     "run/opengl-driver/lib",
     "usr/lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
     "usr/lib/aarch64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/lib64",
     "usr/lib",
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
     "lib64",
     "usr/local/lib",
+    "usr/local/nvidia/lib64",
 ];
 
 const VULKAN_MANIFESTS: [&str; 4] = [
@@ -118,6 +137,14 @@ const VULKAN_MANIFESTS: [&str; 4] = [
 ];
 
 impl Facts {
+    /// Whether Vulkan's drivers can be started, and wake no GPU by it.
+    pub fn may_ask_vulkan(&self) -> bool {
+        let usable = |gpu: &Gpu| gpu.vendor_name().is_some() && gpu.driver.is_some();
+        self.vulkan_loader.is_some()
+            && self.gpus.iter().any(usable)
+            && !self.gpus.iter().any(|gpu| gpu.asleep)
+    }
+
     /// Reads the tree below `root`.
     pub fn read(root: &Path) -> Self {
         let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -130,6 +157,7 @@ impl Facts {
                 .map(|dir| Path::new("/").join(dir).join(name))
         };
         Self {
+            vulkan: None,
             nbd: module("nbd"),
             zram: module("zram"),
             ublk: module("ublk_drv"),
@@ -138,6 +166,7 @@ impl Facts {
             io_uring_disabled: text("proc/sys/kernel/io_uring_disabled")
                 .and_then(|value| value.trim().parse().ok()),
             gpus: gpus::read(root),
+            nvidia: Nvidia::read(root, module("nvidia_uvm")),
             gpu_nodes: gpu_nodes(root),
             libcuda: library("libcuda.so.1"),
             vulkan_loader: library("libvulkan.so.1"),
@@ -180,8 +209,9 @@ fn module(root: &Path, kernel: Option<&str>, name: &str) -> Module {
                 let path = line.split(':').next().unwrap_or(line);
                 path.rsplit('/')
                     .next()
-                    .and_then(|file| file.strip_prefix(name))
-                    .is_some_and(|rest| rest.starts_with(".ko"))
+                    // A file may have dashes where the module's name has underscores.
+                    .and_then(|file| file.split_once(".ko"))
+                    .is_some_and(|(module, _)| module.replace('-', "_") == name)
             })
         })
     };

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Memlock, Module};
-use super::gpus::Gpu;
+use super::gpu_findings;
 use crate::engine::units::ByteLen;
 
 /// How good a finding is.
@@ -36,7 +36,7 @@ pub(super) struct Finding {
 
 /// What the machine may or may not be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+pub(super) enum Need {
     Attach,
     Gpu,
 }
@@ -66,16 +66,16 @@ impl Report {
 }
 
 impl Finding {
-    fn new(topic: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
+    pub(super) fn new(topic: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
         Self { topic, verdict, text: text.into(), next: None, needed_for: &[] }
     }
 
-    fn next(mut self, step: impl Into<String>) -> Self {
+    pub(super) fn next(mut self, step: impl Into<String>) -> Self {
         self.next = Some(step.into());
         self
     }
 
-    fn needed_for(mut self, needs: &'static [Need]) -> Self {
+    pub(super) fn needed_for(mut self, needs: &'static [Need]) -> Self {
         self.needed_for = needs;
         self
     }
@@ -92,8 +92,7 @@ pub(super) fn conclude(facts: &Facts) -> Report {
     findings.push(memlock(facts));
     findings.push(io_uring(facts));
     findings.push(ublk(facts));
-    findings.extend(facts.gpus.iter().map(gpu));
-    findings.push(gpu_software(facts));
+    findings.extend(gpu_findings::conclude(facts));
     findings.extend(swaps(facts));
     findings.push(spill(facts));
     findings.extend(zswap(facts));
@@ -235,85 +234,6 @@ fn ublk(facts: &Facts) -> Finding {
             Finding::new("ublk", Verdict::Note, "not available; nbd does the same work")
         }
     }
-}
-
-/// The window of a GPU without resizable BAR.
-const SMALL_WINDOW: u64 = 256 << 20;
-
-fn gpu(gpu: &Gpu) -> Finding {
-    let vendor = gpu.vendor_name().unwrap_or("display controller");
-    let driver = gpu.driver.as_deref().unwrap_or("no driver");
-    let name =
-        format!("{vendor} {:04x}:{:04x} at {} ({driver})", gpu.vendor, gpu.device, gpu.address);
-    if gpu.vendor_name().is_none() {
-        return Finding::new("gpu", Verdict::Note, format!("{name}: no memory to lend"));
-    }
-    if gpu.asleep {
-        return Finding::new("gpu", Verdict::Note, format!("{name}: asleep, and left asleep"))
-            .next("run again while something uses the GPU");
-    }
-    if gpu.driver.is_none() {
-        return Finding::new("gpu", Verdict::Warning, format!("{name}: unusable"))
-            .next("install and load the GPU's driver");
-    }
-    let window = gpu.window_bytes.unwrap_or(0);
-    if window > SMALL_WINDOW {
-        let text = format!("{name}: the CPU sees {} of it", ByteLen(window));
-        return Finding::new("gpu", Verdict::Ok, text);
-    }
-    let text =
-        format!("{name}: the CPU sees only {} of it, so the fast path is closed", ByteLen(window));
-    Finding::new("gpu", Verdict::Warning, text).next(if gpu.resizable {
-        "the kernel can resize the window: switch on \"Above 4G Decoding\" and \"Resizable BAR\" \
-         in the firmware"
-    } else {
-        "switch on \"Above 4G Decoding\" and \"Resizable BAR\" in the firmware, if it has them"
-    })
-}
-
-fn gpu_software(facts: &Facts) -> Finding {
-    const NEEDS: &[Need] = &[Need::Gpu];
-    let usable = facts.gpus.iter().any(|gpu| gpu.vendor_name().is_some() && gpu.driver.is_some());
-    if !usable || facts.gpu_nodes.is_empty() {
-        let text = if facts.gpus.is_empty() {
-            "no GPU on the PCI bus"
-        } else if usable {
-            "a GPU and its driver, but no device node in /dev"
-        } else {
-            "no GPU with memory and a driver"
-        };
-        return Finding::new("gpu access", Verdict::No, text)
-            .next("nothing yet: this version has no GPU tier; use the ram tier to try the rest")
-            .needed_for(NEEDS);
-    }
-    let mut ways = Vec::new();
-    if let Some(path) = &facts.libcuda {
-        ways.push(format!("CUDA ({})", path.display()));
-    }
-    match &facts.vulkan_loader {
-        Some(path) if !facts.vulkan_drivers.is_empty() => {
-            ways.push(format!("Vulkan ({}; {})", path.display(), facts.vulkan_drivers.join(", ")));
-        }
-        _ => {}
-    }
-    let nodes = facts.gpu_nodes.join(", ");
-    if ways.is_empty() {
-        return Finding::new(
-            "gpu access",
-            Verdict::No,
-            format!("{nodes}, but neither libcuda.so.1 nor a Vulkan loader with a driver"),
-        )
-        .next("install libvulkan1 and the GPU's Vulkan driver, or NVIDIA's libcuda1")
-        .needed_for(NEEDS);
-    }
-    // Said here, not left to be found out: the machine is ready, this version is not.
-    Finding::new(
-        "gpu access",
-        Verdict::No,
-        format!("{nodes} by {}, but this version has no GPU tier", ways.join(" or ")),
-    )
-    .next("use the ram tier to try everything else")
-    .needed_for(NEEDS)
 }
 
 /// Our default priority; a higher one is filled before us.

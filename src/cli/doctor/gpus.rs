@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::facts::Module;
 use super::names;
 
 /// One display or 3D controller.
@@ -23,6 +24,8 @@ pub(super) struct Gpu {
     pub driver: Option<String>,
     /// Whether it sleeps (`power/runtime_status` is `suspended`).
     pub asleep: bool,
+    /// Whether the kernel may suspend it when idle: `auto`, or `on` if not.
+    pub power_control: Option<String>,
     /// The largest memory window the CPU has into it; `None` if it sleeps.
     pub window_bytes: Option<u64>,
     /// Whether the kernel offers to resize a window.
@@ -30,6 +33,11 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
+    /// Whether CUDA could use it.
+    pub fn is_nvidia(&self) -> bool {
+        self.vendor == 0x10de
+    }
+
     /// The vendor's name, if it is one whose GPUs have memory of their own.
     pub fn vendor_name(&self) -> Option<&'static str> {
         match self.vendor {
@@ -37,6 +45,33 @@ impl Gpu {
             0x1002 => Some("AMD"),
             0x8086 => Some("Intel"),
             _ => None,
+        }
+    }
+}
+
+/// NVIDIA's driver, as far as files tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Nvidia {
+    /// Of the module `nvidia`, if it is loaded.
+    pub version: Option<String>,
+    /// The module that CUDA needs beside it.
+    pub uvm: Module,
+    /// Whether `/dev/nvidia-uvm` exists.
+    pub has_uvm_node: bool,
+    /// Whether the persistence daemon runs.
+    pub has_persistenced: bool,
+}
+
+impl Nvidia {
+    /// Reads the tree below `root`; `uvm` is the module's state.
+    pub fn read(root: &Path, uvm: Module) -> Self {
+        Self {
+            version: fs::read_to_string(root.join("sys/module/nvidia/version"))
+                .ok()
+                .map(|text| text.trim().to_owned()),
+            uvm,
+            has_uvm_node: root.join("dev/nvidia-uvm").exists(),
+            has_persistenced: root.join("run/nvidia-persistenced/socket").exists(),
         }
     }
 }
@@ -70,6 +105,9 @@ fn gpu(dir: &Path, address: String) -> Option<Gpu> {
             .ok()
             .and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
         asleep,
+        power_control: fs::read_to_string(dir.join("power/control"))
+            .ok()
+            .map(|text| text.trim().to_owned()),
         window_bytes,
         resizable: (0..6).any(|bar| dir.join(format!("resource{bar}_resize")).exists()),
         address,

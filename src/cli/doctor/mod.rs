@@ -3,20 +3,23 @@
 //!
 //! [`facts`] reads files below a root and concludes nothing; [`findings`]
 //! concludes from facts and reads nothing. Nothing here changes the machine or
-//! wakes a device.
+//! wakes a device: Vulkan's drivers are asked only where no GPU sleeps.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
-use facts::Facts;
+use super::control::Ways;
+use facts::{Facts, Vulkan};
 use findings::{Ability, Finding, Report, Verdict};
 
 mod facts;
 mod findings;
+mod gpu_findings;
 mod gpus;
 
 #[derive(Serialize)]
@@ -26,8 +29,14 @@ struct Answer<'a> {
     abilities: &'a [Ability],
 }
 
-pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let facts = Facts::read(&args.root);
+pub(super) fn run(args: &DoctorArgs, ways: &Ways) -> Result<ExitCode> {
+    let mut facts = Facts::read(&args.root);
+    if args.root == Path::new("/") && facts.may_ask_vulkan() {
+        facts.vulkan = Some(match (ways.vulkan_gpus)() {
+            Ok(offers) => Vulkan::Offers(offers),
+            Err(error) => Vulkan::Fails(error.to_string()),
+        });
+    }
     let report = findings::conclude(&facts);
     let text = if args.json {
         let answer =
