@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Inputs and outputs only: the package is nixos-module/package.nix, the module
-# nixos-module/default.nix.
+# Inputs and outputs only; what they are is below nixos-module/ and vm-tests/.
 {
   description = "Sluice: fast swap in idle GPU memory";
 
@@ -15,7 +14,7 @@
         "aarch64-linux"
       ];
       forEach = make: lib.genAttrs systems (system: make nixpkgs.legacyPackages.${system});
-      packageOf = pkgs: self.packages.${pkgs.stdenv.hostPlatform.system}.sluice;
+      packagesOf = pkgs: self.packages.${pkgs.stdenv.hostPlatform.system};
       app = description: program: {
         type = "app";
         program = toString program;
@@ -24,46 +23,41 @@
     in
     {
       packages = forEach (pkgs: rec {
-        sluice = pkgs.callPackage ./nixos-module/package.nix { };
+        sluice = pkgs.callPackage ./nixos-module/packages/sluice.nix { };
+        sluice-bpf = pkgs.callPackage ./nixos-module/packages/sluice-bpf.nix { };
+        # For nixpkgs' default kernel; lib.gpuModuleFor makes it for another.
+        sluice-gpu-module = self.lib.gpuModuleFor pkgs.linuxPackages;
         default = sluice;
       });
 
+      # The kernel modules of GPU policies for some kernelPackages.
+      lib.gpuModuleFor =
+        kernelPackages: kernelPackages.callPackage ./nixos-module/packages/sluice-gpu-module.nix { };
+
+      overlays.default = import ./nixos-module/overlay.nix;
+
+      nixosModules.sluice = ./nixos-module;
+      nixosModules.default = self.nixosModules.sluice;
+
       apps = forEach (pkgs: {
-        default = app "The sluice command" (lib.getExe (packageOf pkgs));
+        default = app "The sluice command" (lib.getExe (packagesOf pkgs).sluice);
         # Without a kernel: the virtual machine of `make demo` is a Debian image.
         demo = app "A store at work, without privileges" (
-          pkgs.writeShellScript "sluice-demo" ''exec ${lib.getExe (packageOf pkgs)} demo "$@"''
+          pkgs.writeShellScript "sluice-demo" ''exec ${lib.getExe (packagesOf pkgs).sluice} demo "$@"''
         );
       });
 
-      nixosModules.default =
-        { pkgs, ... }:
-        {
-          imports = [ ./nixos-module ];
-          services.sluice.package = lib.mkDefault (packageOf pkgs);
-        };
-
       devShells = forEach (pkgs: {
-        default = pkgs.mkShell {
-          inputsFrom = [ (packageOf pkgs) ];
-          packages = with pkgs; [
-            cargo-deny
-            cargo-nextest
-            clippy
-            rustfmt
-            # What the tests of the NBD server talk to it with.
-            fio
-            libnbd
-            nbd
-            nbdkit
-            qemu-utils
-          ];
-        };
+        default = pkgs.callPackage ./nixos-module/shell.nix { packages = packagesOf pkgs; };
       });
 
-      checks = forEach (pkgs: {
-        package = packageOf pkgs;
-      });
+      checks = forEach (
+        pkgs:
+        import ./nixos-module/checks.nix {
+          inherit pkgs;
+          packages = packagesOf pkgs;
+        }
+      );
 
       formatter = forEach (pkgs: pkgs.nixfmt-tree);
     };

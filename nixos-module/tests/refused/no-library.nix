@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# says: hardware.graphics.enable = true
+{
+  services.sluice = {
+    enable = true;
+    swap.size = "8G";
+  };
+}

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# says: (/dev/shm)
+{
+  services.sluice.enable = true;
+  services.sluice.swap.size = "8G";
+  services.sluice.tier.kind = "ram";
+  services.sluice.spill.path = "/dev/shm/spill";
+}

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# says: (/tmp)
+{
+  services.sluice.enable = true;
+  services.sluice.swap.size = "8G";
+  services.sluice.tier.kind = "ram";
+  services.sluice.spill.path = "/tmp/spill";
+  boot.tmp.useTmpfs = true;
+}
