@@ -79,12 +79,12 @@ def install(programs: dict[str, str]) -> None:
 class Archive:
     """A view of some suites of the mirror, kept in a folder of its own."""
 
-    def __init__(self, folder: pathlib.Path, suites: list[str]) -> None:
+    def __init__(self, folder: pathlib.Path, suites: list[str], component: str = "main") -> None:
         for name in ("lists/partial", "cache/archives/partial", "parts"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
         self._folder = folder
-        sources = [f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n" for suite in suites]
+        sources = [f"deb [signed-by={KEYRING}] {mirror()} {suite} {component}\n" for suite in suites]
         (folder / "sources.list").write_text("".join(sources), encoding="utf-8")
         settings = {
             "Dir::Etc::SourceList": folder / "sources.list",
@@ -106,8 +106,15 @@ class Archive:
         listing = _output("apt-cache", *self._options, "search", "--names-only", pattern)
         return sorted(line.split(" ", 1)[0] for line in listing.splitlines())
 
+    def versions(self, package: str) -> list[str]:
+        """Gives the versions of a package that are offered, the newest first."""
+        # "name | version | where it is from", by suite and again by version.
+        listing = _output("apt-cache", *self._options, "madison", package)
+        found = [line.split("|")[1].strip() for line in listing.splitlines()]
+        return list(dict.fromkeys(found))
+
     def unpack(self, package: str, target: pathlib.Path) -> None:
-        """Downloads a package and unpacks its files below target."""
+        """Downloads a package (or `name=version`) and unpacks its files below target."""
         _output("apt-get", *self._options, "-qq", "download", package, cwd=self._folder)
         self._unpack_all(self._folder, target)
 

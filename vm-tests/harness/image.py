@@ -24,6 +24,7 @@ KERNEL_SUITES = ["bookworm-backports", "trixie"]
 PACKAGES = """
     systemd systemd-sysv dbus udev kmod procps util-linux iproute2
     fio nbd-client libnbd-bin e2fsprogs xfsprogs strace
+    polkitd upower
 """.split()
 
 HOST_PROGRAMS = {

@@ -27,6 +27,7 @@ class Power(Protocol):
     def running(self) -> bool: ...
     def wait(self, seconds: float) -> None: ...
     def kill(self) -> None: ...
+    def monitor(self, command: str) -> str: ...
 
 
 # Switches the machine on. The argument says whether it has been on before, in which
@@ -81,6 +82,10 @@ class Machine:
         """Shuts the machine down in order and boots it with the same disks."""
         self._leave("reboot")
         self.start()
+
+    def send_monitor_command(self, command: str) -> str:
+        """Gives a command to QEMU's monitor (`system_wakeup`, `info status`) and its answer."""
+        return self._on().monitor(command)
 
     def wait_for_shutdown(self) -> None:
         """Waits until the machine is off."""

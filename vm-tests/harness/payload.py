@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Owns what is put into the machine: programs under test, their units, the test programs.
+"""Owns what is put into the machine: what `make install` installs, and the test programs.
 
 A payload is a tar of files from / on, padded to the fixed size of the drive that carries
 it, since a saved state fits only drives of unchanged size.
 """
 
 import hashlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -18,8 +19,22 @@ from .qemu import PAYLOAD_BYTES
 
 TREE = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ["sluice", "sluice-store", "sluiced"]
-UNITS = TREE / "nixos-module/units"
+# Test programs of the workspace: in the machine where the build has them.
+FAKE_DRIVER = "libfake_cuda.so"
+FAKE_DRIVER_PLACE = "usr/lib/sluice-fake/libcuda.so.1"
+TEST_PROGRAMS = ["fake-cuda-ctl"]
+POLICY_UNIT = TREE / "nixos-module/units/sluice-policy.service"
+# What the NixOS module renders of its examples: `make nix` holds it to be that.
+RENDERED = TREE / "nixos-module/tests/expected"
+RENDERED_PLACE = "usr/lib/sluice-nixos"
 PRESSURE = TREE / "vm-tests/pressure"
+# What `make kernel` builds: the modules and policies, and the programs that use them.
+# SLUICE_VM_MODULES: the same of another kernel, as `make -C kernel-module newest` does it.
+KERNEL = pathlib.Path(os.environ.get("SLUICE_VM_MODULES") or TREE / "target/kernel").absolute()
+VERIFIER_COST = TREE / "bpf/verifier-cost.txt"
+POLICY_PROGRAMS = ["sluice-policy", "sluice-sim"]
+MODULES = ["sluice_gpu.ko", "sluice_sim.ko", "without_btf.ko"]
+SUPPLY = KERNEL / "supply/sluice_supply.ko"
 
 
 def find_programs(given: str | None) -> dict[str, pathlib.Path]:
@@ -27,7 +42,8 @@ def find_programs(given: str | None) -> dict[str, pathlib.Path]:
     folders = [pathlib.Path(given)] if given else [TREE / "target/release", TREE / "target/debug"]
     if given and not folders[0].is_dir():
         raise HarnessError(f"--bin-dir {given}: no such folder")
-    found = [{p: f / p for p in PROGRAMS if (f / p).is_file()} for f in folders]
+    names = [*PROGRAMS, *TEST_PROGRAMS, FAKE_DRIVER]
+    found = [{p: f / p for p in names if (f / p).is_file()} for f in folders]
     newest = max(
         found,
         key=lambda programs: max((path.stat().st_mtime for path in programs.values()), default=0.0),
@@ -41,14 +57,57 @@ def assemble(programs: dict[str, pathlib.Path], folder: pathlib.Path) -> None:
     """Fills a folder with the tree that a machine gets by default."""
     binaries = folder / "usr/bin"
     binaries.mkdir(parents=True)
+    if set(PROGRAMS) <= set(programs):
+        # As on any other Debian, so that each scenario tries what it installs.
+        built = programs[PROGRAMS[0]].parent.resolve()
+        words = [f"DESTDIR={folder}", f"PROGRAMS={built}", "PREFIX=/usr"]
+        _run("make", "--no-print-directory", "-C", str(TREE), "install", *words)
+        # The tree lies in the machine's memory, and there is no desktop.
+        (binaries / "sluice-tray").unlink()
     for name, path in programs.items():
+        place = folder / FAKE_DRIVER_PLACE if name == FAKE_DRIVER else binaries / name
+        place.parent.mkdir(parents=True, exist_ok=True)
         # Debug information would only fill the machine's memory.
-        _run("strip", "--strip-debug", "-o", str(binaries / name), str(path))
+        _run("strip", "--strip-debug", "-o", str(place), str(path))
     flags = ["-std=c17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
     for source in PRESSURE.glob("*.c"):
         _run("cc", *flags, "-o", str(binaries / source.stem), str(source))
-    if UNITS.is_dir():
-        shutil.copytree(UNITS, folder / "usr/lib/systemd/system")
+    if RENDERED.is_dir():
+        shutil.copytree(RENDERED, folder / RENDERED_PLACE, symlinks=True)
+    if has_policies():
+        _add_policies(folder)
+
+
+def has_policies() -> bool:
+    """Whether `make kernel` has built what scenarios with binaries=policies need."""
+    modules = [KERNEL / "kernel-module" / name for name in MODULES]
+    return all(path.is_file() for path in [*modules, SUPPLY, *_policy_programs()])
+
+
+def _policy_programs() -> list[pathlib.Path]:
+    return [TREE / "target/debug" / name for name in POLICY_PROGRAMS]
+
+
+def _add_policies(folder: pathlib.Path) -> None:
+    library = folder / "usr/lib/sluice"
+    (library / "modules").mkdir(parents=True)
+    modules = [*(KERNEL / "kernel-module" / name for name in MODULES), SUPPLY]
+    # Where `make -C kernel-module uvm` was asked for; one scenario of the soak needs it.
+    for module in [*modules, *(KERNEL / "uvm").glob("*.ko")]:
+        # The types stay: they are not debug information to strip.
+        _run("strip", "--strip-debug", "-o", str(library / "modules" / module.name), str(module))
+    # And where `make -C kernel-module driver` was.
+    for module in (KERNEL / "driver").glob("*.ko"):
+        (library / "modules/patched").mkdir(exist_ok=True)
+        _run("strip", "--strip-debug", "-o", str(library / "modules/patched" / module.name), str(module))
+    for path in _policy_programs():
+        _run("strip", "--strip-debug", "-o", str(folder / "usr/bin" / path.name), str(path))
+    for kind in ("policies", "misuse", "examples", "probes"):
+        shutil.copytree(KERNEL / kind, library / kind)
+    shutil.copy(VERIFIER_COST, library)
+    units = folder / "usr/lib/systemd/system"
+    units.mkdir(parents=True, exist_ok=True)
+    shutil.copy(POLICY_UNIT, units)
 
 
 def _run(*command: str) -> None:

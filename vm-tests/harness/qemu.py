@@ -209,6 +209,10 @@ class Qemu:
         self.kill()
         raise MachineStopped(f"QEMU ended at {command}: {self.messages()}")
 
+    def monitor(self, command: str) -> str:
+        """Gives a line to the monitor that people use, and gives what it says."""
+        return str(self.qmp("human-monitor-command", **{"command-line": command}))
+
     def _wait_for(
         self, query: str, field: str, pending: tuple[str, ...], wanted: tuple[str, ...]
     ) -> None:

@@ -61,10 +61,14 @@ def _payload(arguments: argparse.Namespace, chosen: list[scenario.Scenario]) -> 
         return payload.pack(folder)
     programs = payload.find_programs(arguments.bin_dir)
     needy = [s.name for s in chosen if s.needs_binaries]
-    if needy and "sluice-store" not in programs:
+    missing = [name for name in payload.PROGRAMS if name not in programs]
+    if needy and missing:
         raise HarnessError(
-            f"{needy[0]} needs the program sluice-store: run `cargo build` first, or give --bin-dir"
+            f"{needy[0]} needs the program {missing[0]}: run `cargo build` first, or give --bin-dir"
         )
+    needy = [s.name for s in chosen if s.needs_policies]
+    if needy and not payload.has_policies():
+        raise HarnessError(f"{needy[0]} needs the kernel modules and policies: run `make kernel`")
     with tempfile.TemporaryDirectory(prefix="sluice-vm-") as place:
         tree = pathlib.Path(place) / "tree"
         payload.assemble(programs, tree)
@@ -132,6 +136,15 @@ def _show(result: scenario.Result) -> None:
     sys.stdout.flush()
 
 
+def _sum_up(results: list[scenario.Result]) -> int:
+    """Ends with the failures once more, since a long log is read from its end; gives their number."""
+    failed = [result for result in results if not result.ok]
+    for result in failed:
+        print(f"{result.name} FAILED: {result.error}")
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    return len(failed)
+
+
 def main(argv: list[str]) -> int:
     """Runs the command line; gives the exit status: 0 all passed, 1 some failed, 2 no run."""
     arguments = _arguments(argv)
@@ -149,6 +162,4 @@ def main(argv: list[str]) -> int:
         entries = [{"ok": r.ok, **dataclasses.asdict(r)} for r in results]
         text = json.dumps({**facts, "scenarios": entries}, indent=2)
         pathlib.Path(arguments.json).write_text(text + "\n", encoding="utf-8")
-    failed = sum(not r.ok for r in results)
-    print(f"{len(results) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return 1 if _sum_up(results) else 0

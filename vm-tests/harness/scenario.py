@@ -42,9 +42,11 @@ class Scenario:
     name: str
     path: pathlib.Path
     cold: bool
+    restores_again: bool
     hardware: Hardware
     timeout: int
     needs_binaries: bool
+    needs_policies: bool
 
     @property
     def is_soak(self) -> bool:
@@ -83,8 +85,8 @@ def load(path: pathlib.Path) -> Scenario:
                 if not equals or key in words:
                     raise HarnessError(f"{path}: {word!r} in the header is no single key=value")
                 words[key] = value
-    boot = _choice(path, "boot", words.pop("boot", "snapshot"), ("snapshot", "cold"))
-    binaries = _choice(path, "binaries", words.pop("binaries", "sluice"), ("sluice", "none"))
+    boot = _choice(path, "boot", words.pop("boot", "snapshot"), ("snapshot", "cold", "restored"))
+    binaries = _choice(path, "binaries", words.pop("binaries", "sluice"), ("sluice", "none", "policies"))
     usual = Hardware()
     hardware = Hardware(
         memory_mib=_number(path, "memory", words.pop("memory", str(usual.memory_mib))),
@@ -97,13 +99,22 @@ def load(path: pathlib.Path) -> Scenario:
             f"{path}: unknown {', '.join(words)} in the header; "
             "known are boot, binaries, memory, cpus, disks, timeout"
         )
-    if boot == "snapshot" and hardware != usual:
+    if boot != "cold" and hardware != usual:
         raise HarnessError(
             f"{path}: hardware of its own needs boot=cold, the saved state has {usual}"
         )
     inside = path.relative_to(FOLDER) if path.is_relative_to(FOLDER) else pathlib.Path(path.name)
     name = inside.with_suffix("").as_posix()
-    return Scenario(name, path, boot == "cold", hardware, timeout, binaries == "sluice")
+    return Scenario(
+        name,
+        path,
+        cold=boot == "cold",
+        restores_again=boot == "restored",
+        hardware=hardware,
+        timeout=timeout,
+        needs_binaries=binaries == "sluice",
+        needs_policies=binaries == "policies",
+    )
 
 
 def _choice(path: pathlib.Path, key: str, value: str, choices: tuple[str, ...]) -> str:
@@ -177,7 +188,7 @@ class _Run:
         begin = time.monotonic()
         if not again:
             make_disks(self._folder, self._scenario.hardware, self._payload)
-        restored = not again and not self._scenario.cold
+        restored = self._scenario.restores_again if again else not self._scenario.cold
         self._qemu = Qemu(
             self._host,
             self._scenario.hardware,

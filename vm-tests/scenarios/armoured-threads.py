@@ -38,6 +38,20 @@ with subtest("all memory is locked, the process is the last to be killed"):
     assert int(fields["VmLck"].split()[0]) >= int(fields["RssAnon"].split()[0]), fields
     machine.succeed(f"grep -qx -- -1000 /proc/{pid}/oom_score_adj")
 
+with subtest("with no memory left in its own control group the store is not the one to go"):
+    group = f"/sys/fs/cgroup/system.slice/{STORE}"
+    machine.succeed(f"echo $(($(cat {group}/memory.current) + (16 << 20))) >{group}/memory.max")
+    # Smaller than the store, and a victim like any other.
+    said, _ = machine.execute(
+        f"echo $BASHPID >{group}/cgroup.procs; exec pressure --bytes 48M --passes 1"
+    )
+    assert said == 137, said
+    machine.succeed(
+        f"echo max >{group}/memory.max; grep -qx 'oom_kill 1' {group}/memory.events",
+        "sluice status",
+    )
+    assert machine.succeed("pgrep -x sluice-store").strip() == pid
+
 with subtest("the kernel's timers are those of the design"):
     machine.succeed("[ $(cat /sys/block/nbd0/queue/io_timeout) -le 110 ]")
 

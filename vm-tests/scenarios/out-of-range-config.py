@@ -18,6 +18,8 @@ BAD = [
     ("swap", "discard", '"yes"'),
     ("swap", "devices", "0"),
     ("swap", "devices", "17"),
+    ("swap", "durability", '"raid"'),
+    ("swap", "durability", '"mirror"'),
     ("swap", "typo", "1"),
     ("tier", "kind", '"vram"'),
     ("tier", "size", '"256M"'),

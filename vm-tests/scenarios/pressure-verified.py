@@ -14,10 +14,7 @@ path = "/dev/disk/by-id/virtio-spill"
 start_store()
 
 with subtest("all but 160 MiB of memory is taken, in pages that cannot be swapped"):
-    machine.succeed(
-        "available=$(awk '/MemAvailable/ { print int($2 / 2048) }' /proc/meminfo);"
-        "echo $((available - 80)) >/proc/sys/vm/nr_hugepages"
-    )
+    leave_memory(160)
 
 with subtest("nearly twice what is left is filled, walked over and verified"):
     report = json.loads(

@@ -9,10 +9,7 @@ kind = "ram"
 """)
 start_store()
 hold_pages(size="128M", resident="48M")
-machine.succeed(
-    "available=$(awk '/MemAvailable/ { print int($2 / 2048) }' /proc/meminfo);"
-    "echo $((available - 24)) >/proc/sys/vm/nr_hugepages"
-)
+leave_memory(48)
 
 with subtest("detach refuses, says how much is missing, and changes nothing"):
     said = machine.fail("sluice-store detach 2>&1")
@@ -24,6 +21,13 @@ with subtest("a stop waits for room instead of ending the store"):
     machine.succeed(f"systemctl stop --no-block {STORE}")
     machine.wait_until_succeeds(f"journalctl -u {STORE} | grep -q 'still serving'")
     machine.succeed("pgrep -x sluice-store", "grep -q nbd0 /proc/swaps")
+
+with subtest("killed while it waits: the next store serves the pages, and waits in its place"):
+    kill_store_and_wait()
+    assert machine.succeed(f"systemctl is-active {STORE} || true").strip() == "deactivating"
+    assert swaps()["/dev/nbd0"]["used"] > 64 * MIB
+
+with subtest("with room it ends"):
     machine.succeed("echo 0 >/proc/sys/vm/nr_hugepages")
     machine.wait_until_fails(f"systemctl is-active {STORE} || pgrep -x sluice-store")
     nothing_is_left_behind()

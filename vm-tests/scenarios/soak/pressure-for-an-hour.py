@@ -11,10 +11,7 @@ size = "128M"
 path = "/dev/disk/by-id/virtio-spill"
 """)
 start_store()
-machine.succeed(
-    "available=$(awk '/MemAvailable/ { print int($2 / 2048) }' /proc/meminfo);"
-    "echo $((available - 80)) >/proc/sys/vm/nr_hugepages"
-)
+leave_memory(160)
 
 
 def resident():

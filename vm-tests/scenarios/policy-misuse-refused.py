@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# vm: binaries=policies
+# What must not run is refused when it is loaded, with words that say why.
+REFUSED = {
+    "writes_context": "can be read only",
+    "made_up_context": "must point to scalar",
+    "sleeps": "attach to unsupported member block_access",
+    "costly_helper": "bpf_loop",
+    "prints": "bpf_trace_printk",
+    "endless_loop": "infinite loop detected",
+    "beyond_context": "access beyond struct sluice_gpu_prefetch_ctx",
+    "unchecked_candidate": "ptr_or_null",
+    "other_hooks_request": "expected pointer to STRUCT sluice_gpu_evict_ctx",
+    "other_version": "is of another version than the module",
+    "bad_name": "refuses policy ../name",
+}
+
+
+def refused(command):
+    """Runs what must fail; gives what it said."""
+    return machine.fail(f"{command} 2>&1")
+
+
+with subtest("a module without type information does not load"):
+    machine.fail(f"insmod {SIM}/modules/without_btf.ko")
+    machine.wait_for_console_text("sluice_gpu: the kernel did not take this module's BTF")
+    machine.fail("test -e /sys/module/sluice_gpu")
+
+with subtest("without the module the loader says so"):
+    said = refused("sluice-policy load eviction_lfu")
+    assert "module sluice_gpu is not loaded" in said and "next: modprobe" in said, said
+    assert "module sluice_gpu is not loaded" in refused("sluice-policy list")
+
+load_modules()
+listed = machine.succeed(f"ls {SIM}/misuse").split()
+assert {f"refused_{name}.bpf.o" for name in REFUSED} == {
+    name for name in listed if name.startswith("refused_")
+}, listed
+
+for name, words in REFUSED.items():
+    with subtest(f"refused: {name}"):
+        said = refused(f"sluice-policy check {SIM}/misuse/refused_{name}.bpf.o")
+        assert words in said and "next: " in said, said
+
+with subtest("nothing of it is left"):
+    assert policies() == {}
+    machine.fail("ls /sys/fs/bpf/sluice/*")
+    machine.succeed("rmmod sluice_sim", "rmmod sluice_gpu")
