@@ -10,6 +10,8 @@ use std::process::Command;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 const STORE: &str = env!("CARGO_BIN_EXE_sluice-store");
+const DAEMON: &str = env!("CARGO_BIN_EXE_sluiced");
+const TRAY: &str = env!("CARGO_BIN_EXE_sluice-tray");
 const MARK: &str = "<!-- From here on written by: BLESS=1 cargo test --test docs -->\n";
 
 fn read(path: &Path) -> String {
@@ -60,6 +62,8 @@ fn the_commands_page_shows_the_help_of_every_command() {
     let mut expected = String::new();
     write_help(&mut expected, &[]);
     section(&mut expected, "sluice-store", &output(STORE, &["--help"]).0);
+    section(&mut expected, "sluiced", &output(DAEMON, &["--help"]).0);
+    section(&mut expected, "sluice-tray", &output(TRAY, &["--help"]).0);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, format!("{head}{MARK}{expected}")).unwrap();
     } else {

@@ -74,7 +74,8 @@ impl Scanner {
                         self.module.pop();
                     }
                 }
-                Token::Word(word) if word == "use" => {
+                // `impl Trait + use<'a>` says what a type captures.
+                Token::Word(word) if word == "use" && self.peek(1) != Some(&Token::Mark('<')) => {
                     self.at += 1;
                     self.use_tree(&[]);
                     continue;
@@ -125,7 +126,7 @@ impl Scanner {
                 Token::Mark('*') => path.push("*".into()),
                 Token::Mark('{') => {
                     self.at += 1;
-                    while self.peek(0).is_some() && self.peek(0) != Some(&Token::Mark('}')) {
+                    while !matches!(self.peek(0), None | Some(Token::Mark('}' | ';'))) {
                         self.use_tree(&path);
                         if self.peek(0) == Some(&Token::Mark(',')) {
                             self.at += 1;

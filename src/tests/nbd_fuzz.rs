@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::nbd_support::Dice;
-use crate::nbd_support::fuzzing::{corpus, mutate, throw};
+use crate::nbd_support::fuzzing::{corpus, mutate, throw, throw_at_the_codec};
 
 fn committed() -> Vec<(PathBuf, Vec<u8>)> {
     corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/fuzz/corpus"))
@@ -24,5 +24,13 @@ fn five_hundred_mutations_are_survived() {
     for seed in 1..=500 {
         println!("seed {seed}");
         throw(&mutate(&corpus, &mut Dice(seed << 20)));
+    }
+}
+
+#[test]
+fn the_codec_survives_a_hundred_thousand_mutations() {
+    let corpus = committed();
+    for seed in 1..=100_000 {
+        throw_at_the_codec(&mutate(&corpus, &mut Dice(seed << 20)));
     }
 }

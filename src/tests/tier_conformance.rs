@@ -1,197 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One suite for every tier: what the engine relies on, and nothing else.
+//! The suite on every tier that needs no GPU, and what these do beyond it.
+
+mod conformance;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
 
+use conformance::{Bench, PAGE, conforms, op};
 use sluice::engine::error::Kind;
-use sluice::engine::tier::{
-    Direction, Done, Fault, HostMemory, Lane, LaneSetup, PageOp, Tier, Wake,
-};
-use sluice::engine::units::{EXTENT_BYTES, SLAB_BYTES, SlabIndex};
-use sluice::host::memory::{Arena, Lock};
+use sluice::engine::tier::{Direction, Fault, PageOp, Tier};
+use sluice::engine::units::{ByteLen, SLAB_BYTES, SlabIndex};
 use sluice::tier::fault::{FaultTier, Faults};
 use sluice::tier::ram::{Pinning, RamTier};
-use sluice::tier::spill::{HEADER_BYTES, Prepare, SpillTier};
+use sluice::tier::spill::{HEADER_BYTES, Prepare, SpillTier, check, create};
 
-const PAGE: u32 = 4096;
-const DEPTH: usize = 64;
-
-#[derive(Default)]
-struct Bell(AtomicU64);
-impl Wake for Bell {
-    fn wake(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-struct Bench {
-    memory: Arc<Arena>,
-    bell: Arc<Bell>,
-    lane: Box<dyn Lane>,
-}
-
-impl Bench {
-    fn new(tier: &dyn Tier) -> Self {
-        let memory = Arc::new(Arena::new(4 << 20, Lock::None).unwrap());
-        let bell = Arc::<Bell>::default();
-        let setup = LaneSetup {
-            memory: memory.clone(),
-            depth: DEPTH,
-            waker: bell.clone() as Arc<dyn Wake>,
-        };
-        let lane = tier.lane(setup).unwrap();
-        Self { memory, bell, lane }
-    }
-
-    fn bytes(&self, at: u32, bytes: u32) -> Vec<u8> {
-        assert!(at + bytes <= 4 << 20);
-        // SAFETY: inside the arena, and no operation on the range is open.
-        unsafe {
-            std::slice::from_raw_parts(self.memory.base().add(at as usize), bytes as usize).to_vec()
-        }
-    }
-
-    fn fill(&self, at: u32, bytes: u32, seed: u64) {
-        let mut x = seed | 1;
-        for n in 0..bytes / 8 {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // SAFETY: inside the arena, aligned, and no operation on the range is open.
-            unsafe {
-                self.memory.base().add((at + n * 8) as usize).cast::<u64>().write_unaligned(x);
-            }
-        }
-    }
-
-    /// Submits and polls until all are reported; each exactly once.
-    fn run(&mut self, ops: &[PageOp]) -> Vec<Done> {
-        self.lane.submit(ops);
-        assert_eq!(self.lane.pending(), ops.len());
-        let mut all = Vec::new();
-        let mut done = Vec::with_capacity(3);
-        let limit = Instant::now() + Duration::from_secs(60);
-        while self.lane.pending() > 0 {
-            self.lane.poll(&mut done);
-            assert!(done.len() <= 3, "poll went beyond the capacity it was given");
-            all.append(&mut done);
-            assert!(Instant::now() < limit, "operations were never reported");
-        }
-        let mut tags: Vec<u32> = all.iter().map(|done| done.tag).collect();
-        tags.sort_unstable();
-        let mut wanted: Vec<u32> = ops.iter().map(|op| op.tag).collect();
-        wanted.sort_unstable();
-        assert_eq!(tags, wanted);
-        all
-    }
-}
-
-fn op(tag: u32, direction: Direction, slab: u32, offset: usize, host: u32, bytes: u32) -> PageOp {
-    PageOp { tag, direction, slab: SlabIndex(slab), offset: offset as u32, host, bytes }
-}
-
-/// Everything below, on one tier with at least two slabs.
-fn conforms(tier: &dyn Tier) {
-    assert!(tier.max_slabs() >= 2);
-    assert!(!tier.name().is_empty());
-    tier.take(SlabIndex(0)).unwrap();
-    tier.take(SlabIndex(1)).unwrap();
-    keeps_pages_apart(tier);
-    moves_whole_extents(tier);
-    serves_lanes_side_by_side(tier);
-    takes_a_released_slab_again(tier);
-}
-
-fn keeps_pages_apart(tier: &dyn Tier) {
-    let mut bench = Bench::new(tier);
-    // First and last page of a slab, of an extent, and neighbours.
-    let last = SLAB_BYTES - 4096;
-    let places = [
-        (0, 0),
-        (0, 4096),
-        (0, EXTENT_BYTES - 4096),
-        (0, EXTENT_BYTES),
-        (0, last),
-        (1, 0),
-        (1, last),
-    ];
-    let writes: Vec<PageOp> = places
-        .iter()
-        .enumerate()
-        .map(|(n, (slab, offset))| {
-            bench.fill(n as u32 * PAGE, PAGE, n as u64 + 1);
-            op(n as u32, Direction::Write, *slab, *offset, n as u32 * PAGE, PAGE)
-        })
-        .collect();
-    assert!(bench.run(&writes).iter().all(|done| done.result.is_ok()));
-    let reads: Vec<PageOp> = writes
-        .iter()
-        .map(|write| PageOp { direction: Direction::Read, host: write.host + (1 << 20), ..*write })
-        .collect();
-    assert!(bench.run(&reads).iter().all(|done| done.result.is_ok()));
-    for read in &reads {
-        assert_eq!(bench.bytes(read.host, PAGE), bench.bytes(read.host - (1 << 20), PAGE));
-    }
-}
-
-fn moves_whole_extents(tier: &dyn Tier) {
-    let mut bench = Bench::new(tier);
-    let bytes = EXTENT_BYTES as u32;
-    bench.fill(0, bytes, 77);
-    let there = op(1, Direction::Write, 1, 3 * EXTENT_BYTES, 0, bytes);
-    assert_eq!(bench.run(&[there])[0].result, Ok(()));
-    let back = op(2, Direction::Read, 1, 3 * EXTENT_BYTES, bytes, bytes);
-    assert_eq!(bench.run(&[back])[0].result, Ok(()));
-    assert_eq!(bench.bytes(0, bytes), bench.bytes(bytes, bytes));
-    // The neighbours were not touched: slab 1 page 0 still holds seed 6.
-    bench.fill(0, PAGE, 6);
-    let read = op(3, Direction::Read, 1, 0, PAGE, PAGE);
-    assert_eq!(bench.run(&[read])[0].result, Ok(()));
-    assert_eq!(bench.bytes(0, PAGE), bench.bytes(PAGE, PAGE));
-}
-
-fn serves_lanes_side_by_side(tier: &dyn Tier) {
-    std::thread::scope(|scope| {
-        for thread in 0..3u32 {
-            scope.spawn(move || {
-                let mut bench = Bench::new(tier);
-                for round in 0..20u32 {
-                    let group = |direction, host: u32| -> Vec<PageOp> {
-                        (0..16)
-                            .map(|n| {
-                                let offset = (thread * 16 + n) as usize * 4096 + 8 * EXTENT_BYTES;
-                                op(n, direction, n % 2, offset, host + n * PAGE, PAGE)
-                            })
-                            .collect()
-                    };
-                    bench.fill(0, 16 * PAGE, u64::from(thread * 1000 + round));
-                    let writes = bench.run(&group(Direction::Write, 0));
-                    assert!(writes.iter().all(|done| done.result.is_ok()));
-                    let reads = bench.run(&group(Direction::Read, 1 << 20));
-                    assert!(reads.iter().all(|done| done.result.is_ok()));
-                    assert_eq!(bench.bytes(0, 16 * PAGE), bench.bytes(1 << 20, 16 * PAGE));
-                }
-                if !bench.lane.needs_polling() {
-                    assert!(bench.bell.0.load(Ordering::Relaxed) > 0, "the waker was never rung");
-                }
-            });
-        }
-    });
-}
-
-fn takes_a_released_slab_again(tier: &dyn Tier) {
-    tier.release(SlabIndex(1)).unwrap();
-    tier.take(SlabIndex(1)).unwrap();
-    let mut bench = Bench::new(tier);
-    bench.fill(0, PAGE, 5);
-    let there = op(1, Direction::Write, 1, 4096, 0, PAGE);
-    let back = op(2, Direction::Read, 1, 4096, PAGE, PAGE);
-    assert_eq!(bench.run(&[there])[0].result, Ok(()));
-    assert_eq!(bench.run(&[back])[0].result, Ok(()));
-    assert_eq!(bench.bytes(0, PAGE), bench.bytes(PAGE, PAGE));
+fn ram(slabs: u32, pinning: Pinning) -> RamTier {
+    RamTier::new(slabs, pinning, Box::new(|| Ok(1 << 40)))
 }
 
 fn no_preparation() -> Prepare {
@@ -217,12 +44,12 @@ fn spill_bytes(slabs: u64) -> u64 {
 
 #[test]
 fn ram_conforms() {
-    conforms(&RamTier::new(2, Pinning::Pageable));
+    conforms(&ram(2, Pinning::Pageable));
 }
 
 #[test]
 fn locked_ram_conforms() {
-    conforms(&RamTier::new(2, Pinning::Locked));
+    conforms(&ram(2, Pinning::Locked));
 }
 
 #[test]
@@ -235,13 +62,13 @@ fn spill_on_a_file_conforms() {
 fn a_tier_with_late_answers_conforms() {
     let faults = Arc::<Faults>::default();
     faults.delay_polls.store(3, Ordering::Relaxed);
-    conforms(&FaultTier::new(RamTier::new(2, Pinning::Pageable), faults));
+    conforms(&FaultTier::new(ram(2, Pinning::Pageable), faults));
 }
 
 #[test]
 fn a_failing_tier_reports_every_failure_once() {
     let faults = Arc::<Faults>::default();
-    let tier = FaultTier::new(RamTier::new(1, Pinning::Pageable), Arc::clone(&faults));
+    let tier = FaultTier::new(ram(1, Pinning::Pageable), Arc::clone(&faults));
     tier.take(SlabIndex(0)).unwrap();
     let mut bench = Bench::new(&tier);
     faults.fail_every.store(3, Ordering::Relaxed);
@@ -262,7 +89,7 @@ fn a_failing_tier_reports_every_failure_once() {
 
 #[test]
 fn an_operation_on_a_slab_not_held_is_a_fault() {
-    let tier = RamTier::new(2, Pinning::Pageable);
+    let tier = ram(2, Pinning::Pageable);
     tier.take(SlabIndex(0)).unwrap();
     let mut bench = Bench::new(&tier);
     let result = bench.run(&[op(1, Direction::Write, 1, 0, 0, PAGE)])[0].result;
@@ -271,7 +98,7 @@ fn an_operation_on_a_slab_not_held_is_a_fault() {
 
 #[test]
 fn a_ram_slab_outlives_its_tier_behind_its_descriptor() {
-    let tier = RamTier::new(1, Pinning::Pageable);
+    let tier = ram(1, Pinning::Pageable);
     tier.take(SlabIndex(0)).unwrap();
     let mut bench = Bench::new(&tier);
     bench.fill(0, PAGE, 42);
@@ -279,7 +106,7 @@ fn a_ram_slab_outlives_its_tier_behind_its_descriptor() {
     let memory = tier.export(SlabIndex(0)).unwrap();
     let expected = bench.bytes(0, PAGE);
     drop((bench, tier));
-    let heir = RamTier::new(4, Pinning::Pageable);
+    let heir = ram(4, Pinning::Pageable);
     heir.import(SlabIndex(3), memory).unwrap();
     let mut bench = Bench::new(&heir);
     bench.run(&[op(1, Direction::Read, 3, 8192, 0, PAGE)]);
@@ -306,7 +133,7 @@ fn a_spill_that_could_fail_later_is_refused_now() {
     File::create(&hole).unwrap().set_len(spill_bytes(1)).unwrap();
     let (kind, text) = refusal(&hole);
     assert_eq!(kind, Kind::Invalid);
-    assert!(text.contains("a hole") && text.contains("dd if=/dev/zero"), "{text}");
+    assert!(text.contains("a hole") && text.contains("sluice spill create"), "{text}");
 
     let unwritten = folder.path().join("unwritten");
     let file = File::create(&unwritten).unwrap();
@@ -328,7 +155,13 @@ fn a_spill_that_could_fail_later_is_refused_now() {
     file.write_all(&[0x53, 0xef]).unwrap();
     let (kind, text) = refusal(&foreign);
     assert_eq!(kind, Kind::Busy);
-    assert!(text.contains("byte 1080") && text.contains("wipefs"), "{text}");
+    assert!(text.contains("ext4") && text.contains("wipefs"), "{text}");
+
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(70_000)).unwrap();
+    file.write_all(b"x").unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(1080)).unwrap();
+    file.write_all(&[0, 0]).unwrap();
+    assert!(refusal(&foreign).1.contains("data at byte 70000"));
 
     let (kind, text) = refusal(Path::new("/dev/null"));
     assert_eq!(kind, Kind::Invalid, "{text}");
@@ -343,4 +176,73 @@ fn a_spill_that_could_fail_later_is_refused_now() {
     drop(first);
     // Ours from before, whatever it holds now.
     SpillTier::open(&good, 1, &no_preparation()).unwrap();
+}
+
+#[test]
+fn a_created_spill_is_whole_private_and_used_as_it_is() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("spill");
+    let mut told = Vec::new();
+    let bytes =
+        create(&path, ByteLen(65 << 20), &mut |done, all| told.push((done.0, all.0))).unwrap();
+    assert_eq!(bytes.0, spill_bytes(2), "65 MiB take two slabs");
+    assert_eq!(told.last(), Some(&(bytes.0, bytes.0)));
+    assert!(told.is_sorted());
+    let data = std::fs::metadata(&path).unwrap();
+    assert_eq!((data.len(), data.permissions().mode() & 0o777), (bytes.0, 0o600));
+
+    for finding in check(&path, Some(ByteLen(128 << 20))) {
+        assert!(finding.result.is_ok(), "{finding:?}");
+    }
+    let findings = check(&path, Some(ByteLen(129 << 20)));
+    let refused: Vec<_> = findings.iter().filter(|finding| finding.result.is_err()).collect();
+    assert_eq!(refused.len(), 1, "{findings:?}");
+    let text = refused[0].result.as_ref().unwrap_err().to_string();
+    assert!(text.contains("194 MiB") && text.contains("130 MiB"), "{text}");
+
+    let again = create(&path, ByteLen(1 << 26), &mut |_, _| {}).unwrap_err();
+    assert_eq!(again.kind(), Kind::Busy);
+    conforms(&SpillTier::open(&path, 2, &no_preparation()).unwrap());
+}
+
+#[test]
+fn a_spill_is_not_created_where_it_could_not_be() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = memory.path().join("spill");
+    let error = create(&path, ByteLen(1 << 26), &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("tmpfs"), "{error}");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("spill");
+    let error = create(&path, ByteLen(1 << 60), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), Kind::NoSpace);
+    assert!(error.to_string().contains("too few"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(memory.path()).unwrap().count(), 0);
+    let lost = create(&path.join("x/y"), ByteLen(1 << 26), &mut |_, _| {}).unwrap_err();
+    assert_eq!(lost.kind(), Kind::Missing);
+}
+
+#[test]
+fn checking_a_spill_names_everything_that_is_wrong_and_changes_nothing() {
+    let (folder, path) = written_file("spill", spill_bytes(1));
+    let refused = |path: &Path| -> Vec<&'static str> {
+        let findings = check(path, None);
+        findings.iter().filter(|f| f.result.is_err()).map(|f| f.about).collect()
+    };
+    assert!(refused(&path).is_empty(), "{:?}", check(&path, None));
+    let mut first = [1; 16];
+    std::io::Read::read_exact(&mut File::open(&path).unwrap(), &mut first).unwrap();
+    assert_eq!(first, [0; 16], "a check claims nothing");
+
+    let hole = folder.path().join("hole");
+    let mut file = File::create(&hole).unwrap();
+    file.write_all(b"LUKS\xba\xbe").unwrap();
+    file.set_len(1 << 20).unwrap();
+    assert_eq!(refused(&hole), ["blocks", "size", "contents"]);
+    assert_eq!(refused(&folder.path().join("absent")), ["opened"]);
+    let held = SpillTier::open(&path, 1, &no_preparation()).unwrap();
+    assert_eq!(refused(&path), ["lock"]);
+    drop(held);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `sluice-fuzz SECONDS [SEED]`: mutates the corpus against the NBD server until
-//! the time is up. An input that breaks something is saved and named.
+//! Mutates the corpus for a long time: `sluice-fuzz codec CASES [SEED]` against
+//! all that reads bytes without a socket, `sluice-fuzz server SECONDS [SEED]`
+//! against the whole server. An input that breaks something is saved and named.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -8,28 +9,37 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nbd_support::Dice;
-use nbd_support::fuzzing::{corpus, mutate, throw};
+use nbd_support::fuzzing::{corpus, mutate, throw, throw_at_the_codec};
 
 #[allow(dead_code, reason = "shared with the test suites, which use the rest")]
 #[path = "../nbd_support/mod.rs"]
 mod nbd_support;
 
+/// What is fuzzed, and for how long.
+enum Run {
+    Codec { cases: u64 },
+    Server { end: Instant },
+}
+
 fn main() -> ExitCode {
-    let numbers: Result<Vec<u64>, _> = std::env::args().skip(1).map(|a| a.parse()).collect();
-    let (seconds, first) = match numbers.as_deref() {
-        Ok(&[seconds]) => (seconds, 1),
-        Ok(&[seconds, seed]) => (seconds, seed),
-        _ => {
-            eprintln!("usage: sluice-fuzz SECONDS [SEED]");
-            return ExitCode::from(2);
-        }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some((run, first)) = parse(&words) else {
+        eprintln!("usage: sluice-fuzz codec CASES [SEED] | server SECONDS [SEED]");
+        return ExitCode::from(2);
     };
     let corpus = corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
-    let end = Instant::now() + Duration::from_secs(seconds);
     let mut seed = first;
-    while Instant::now() < end {
+    let goes_on = |seed: u64| match run {
+        Run::Codec { cases } => seed - first < cases,
+        Run::Server { end } => Instant::now() < end,
+    };
+    while goes_on(seed) {
         let input = mutate(&corpus, &mut Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
-        if catch_unwind(AssertUnwindSafe(|| throw(&input))).is_err() {
+        let attempt = AssertUnwindSafe(|| match run {
+            Run::Codec { .. } => throw_at_the_codec(&input),
+            Run::Server { .. } => throw(&input),
+        });
+        if catch_unwind(attempt).is_err() {
             let path = format!("nbd-fuzz-{seed}");
             let saved = std::fs::write(&path, &input);
             eprintln!("seed {seed} broke it; input {path}: {saved:?}");
@@ -39,4 +49,18 @@ fn main() -> ExitCode {
     }
     println!("{} inputs survived, seeds {first} to {}", seed - first, seed - 1);
     ExitCode::SUCCESS
+}
+
+fn parse(words: &[String]) -> Option<(Run, u64)> {
+    let (kind, count, seed) = match words {
+        [kind, count] => (kind, count, 1),
+        [kind, count, seed] => (kind, count, seed.parse().ok()?),
+        _ => return None,
+    };
+    let count = count.parse().ok()?;
+    match kind.as_str() {
+        "codec" => Some((Run::Codec { cases: count }, seed)),
+        "server" => Some((Run::Server { end: Instant::now() + Duration::from_secs(count) }, seed)),
+        _ => None,
+    }
 }

@@ -16,7 +16,7 @@
 //! as vacant. In the session's order of steps: a read does not look for open
 //! pages, does not count writes, or counts them late; a write is not counted, or
 //! counted after its data; a write settles its extent without a pin; the sweep
-//! frees the slot before the flip.
+//! frees the slot before the flip; a write out of a lost tier gives up no page.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -366,6 +366,200 @@ fn a_mover_sees_every_committed_page_and_its_flip_is_seen_by_the_next_request() 
         writer.join().unwrap();
         assert_eq!(store.index.place(EXTENT), Some(place(within)));
         assert_eq!(store.read(), Read::Data(2));
+        store.assert_consistent();
+    });
+}
+
+/// A mirrored extent: the fast tier's halves, which a writer may find broken,
+/// and the copy's. The "fast slot" is `pages[0]`, touched by whoever has an
+/// operation there.
+struct Mirror {
+    store: Arc<Store>,
+    copy: [AtomicU32; 2],
+}
+
+impl Mirror {
+    const COPY: Place = Place { tier: 1, slot: SlotIndex(0) };
+
+    fn written(data: u32) -> Arc<Self> {
+        let store = Store::written(data);
+        Arc::new(Self { store, copy: [AtomicU32::new(data), AtomicU32::new(data)] })
+    }
+
+    /// As `Table::begin_write`, `send_write` and `piece_done`, the fast tier
+    /// failing after half of the page.
+    fn write(&self, data: u32) -> Result<(), ()> {
+        let store = &self.store;
+        store.pin();
+        let place = store.index.place(EXTENT).expect("placed before");
+        let Some(open) = store.index.open(run(PAGE, 1)) else {
+            store.unpin();
+            return Err(());
+        };
+        store.writes_begun.fetch_add(1, Ordering::AcqRel);
+        if place != Self::COPY {
+            store.pages[0].with(|_| ());
+            store.halves[0].store(data, Ordering::Release);
+        }
+        for half in &self.copy {
+            half.store(data, Ordering::Release);
+        }
+        assert!(place == Self::COPY || store.index.divert(EXTENT, place, Self::COPY));
+        store.index.commit(open, [data]);
+        store.unpin();
+        Ok(())
+    }
+
+    /// As `Table::begin_read` and `verify`, from wherever the entry points.
+    fn read(&self) -> Read {
+        let store = &self.store;
+        store.pin();
+        let begun = store.writes_begun.load(Ordering::Acquire);
+        let read = if store.index.any_open(run(PAGE, 1)) {
+            Read::Parked
+        } else {
+            let fast = store.index.place(EXTENT) != Some(Self::COPY);
+            let halves = if fast { &store.halves } else { &self.copy };
+            if fast {
+                store.pages[0].with(|_| ());
+            }
+            let [low, high] = [0, 1].map(|n: usize| halves[n].load(Ordering::Acquire));
+            let data = if low == high { low } else { u32::MAX };
+            if store.index.checksum(EXTENT, PAGE) == data {
+                Read::Data(data)
+            } else if store.writes_begun.load(Ordering::Acquire) == begun
+                && !store.index.any_open(run(PAGE, 1))
+            {
+                Read::Corrupt
+            } else {
+                Read::Parked
+            }
+        };
+        store.unpin();
+        read
+    }
+}
+
+#[test]
+fn a_read_beside_a_write_that_diverts_its_extent_is_old_new_or_parked() {
+    explore(|| {
+        let mirror = Mirror::written(1);
+        let writer = Arc::clone(&mirror);
+        let writer = thread::spawn(move || assert_eq!(writer.write(2), Ok(())));
+        let read = mirror.read();
+        assert!(matches!(read, Read::Data(1 | 2) | Read::Parked), "{read:?}");
+        writer.join().unwrap();
+        assert_eq!(mirror.read(), Read::Data(2));
+        assert_eq!(mirror.store.index.place(EXTENT), Some(Mirror::COPY));
+    });
+}
+
+#[test]
+fn the_slot_of_a_diverted_extent_is_freed_after_everyone_who_works_there() {
+    explore(|| {
+        let store = Store::written(1);
+        let threads = [true, false].map(|diverts| {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                if !store.pin.pin() {
+                    return;
+                }
+                let place = store.index.place(EXTENT).expect("placed before");
+                if place != Mirror::COPY {
+                    store.pages[0].with(|_| ());
+                    assert!(!diverts || store.index.divert(EXTENT, place, Mirror::COPY));
+                }
+                store.unpin();
+            })
+        });
+        // The keeper frees the slot that no entry names any more.
+        assert!(store.pin.want());
+        if store.pin.try_own() {
+            if store.index.place(EXTENT) == Some(Mirror::COPY) {
+                store.pages[0].with_mut(|_| ());
+                assert!(store.pool.free(0, 0));
+            }
+            store.pin.end_move();
+        } else {
+            store.pin.withdraw();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_write_that_takes_its_extent_to_a_new_place_and_a_reader_never_meet() {
+    explore(|| {
+        let store = Store::written(1);
+        let reader = Arc::clone(&store);
+        let reader = thread::spawn(move || {
+            reader.pin();
+            if !reader.index.any_open(run(PAGE, 1)) {
+                let place = reader.index.place(EXTENT).expect("placed before");
+                reader.pages[place.slot.0 as usize].with(|_| ());
+            }
+            reader.unpin();
+        });
+        // As `Table::write_elsewhere`.
+        let pin = &store.pin;
+        assert!(pin.want());
+        if pin.try_own() {
+            assert!(store.index.is_covered_by(run(PAGE, 1)));
+            let old = store.index.place(EXTENT).unwrap();
+            let (_, within) = store.pool.alloc().unwrap();
+            let open = store.index.open(run(PAGE, 1)).expect("no page of an owned extent is open");
+            store.index.flip(EXTENT, Some(place(within)));
+            store.pages[old.slot.0 as usize].with_mut(|_| ());
+            store.pool.free(0, old.slot.within());
+            pin.end_move_pinned();
+            store.pages[within as usize].with_mut(|_| ());
+            store.index.commit(open, [2]);
+            store.unpin();
+        } else {
+            pin.withdraw();
+        }
+        reader.join().unwrap();
+        store.assert_consistent();
+    });
+}
+
+#[test]
+fn a_reader_of_a_page_that_was_given_up_never_reads_the_place_that_has_it_not() {
+    explore(|| {
+        let store = Store::written(1);
+        let reader = Arc::clone(&store);
+        let reader = thread::spawn(move || {
+            reader.pin();
+            // The writer's page is another one, so nothing parks this read.
+            let place = reader.index.place(EXTENT).expect("placed before");
+            if !reader.index.any_bad(run(PAGE, 1)) {
+                assert_eq!(place.slot.0, 0, "the page was never written there");
+                reader.pages[0].with(|_| ());
+            }
+            reader.unpin();
+        });
+        // As `Table::write_elsewhere`, out of a tier that is lost.
+        let pin = &store.pin;
+        assert!(pin.want());
+        if pin.try_own() {
+            let other = run(PAGE + 1, 1);
+            let (_, within) = store.pool.alloc().unwrap();
+            assert_eq!(store.index.lose_outside(other), 1);
+            let open = store.index.open(other).expect("no page of an owned extent is open");
+            store.index.flip(EXTENT, Some(place(within)));
+            store.pages[0].with_mut(|_| ());
+            store.pool.free(0, 0);
+            pin.end_move_pinned();
+            store.index.commit(open, [2]);
+            store.unpin();
+            assert!(store.index.any_bad(run(PAGE, 1)));
+            assert!(!store.index.any_bad(other));
+        } else {
+            pin.withdraw();
+        }
+        reader.join().unwrap();
         store.assert_consistent();
     });
 }

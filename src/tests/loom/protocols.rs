@@ -10,8 +10,12 @@
 #![forbid(unsafe_code)]
 #![allow(dead_code)]
 
+#[path = "../../engine/error.rs"]
+pub mod error;
 #[path = "../../engine/index.rs"]
 pub mod index;
+#[path = "../../engine/layout.rs"]
+pub mod layout;
 #[path = "../../engine/pins.rs"]
 pub mod pins;
 #[path = "../../engine/slots.rs"]

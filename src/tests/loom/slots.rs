@@ -157,6 +157,30 @@ fn a_quarantined_slab_gives_nothing_and_stays() {
 }
 
 #[test]
+fn an_empty_slab_under_quarantine_goes_back_only_when_its_last_slot_is_back() {
+    explore(|| {
+        let tier = Tier::new();
+        let slot = tier.take().unwrap();
+        assert!(tier.pool.quarantine(0));
+        let user = Arc::clone(&tier);
+        let user = thread::spawn(move || user.give(slot));
+        let last = Arc::clone(&tier);
+        let last = thread::spawn(move || {
+            if let Some((_, slot)) = last.pool.alloc_quarantined() {
+                last.give(slot);
+            }
+        });
+        while !tier.pool.retire_quarantined(0) {
+            yield_now();
+        }
+        (0..SLOTS).for_each(|slot| tier.touch(slot));
+        user.join().unwrap();
+        last.join().unwrap();
+        assert_eq!(tier.pool.used_in(0), None);
+    });
+}
+
+#[test]
 fn quarantine_comes_before_or_after_retirement_never_between() {
     explore(|| {
         let tier = Tier::new();

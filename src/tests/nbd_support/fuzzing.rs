@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use sluice::block::nbd::connection::MAX_CLAIMED_PAYLOAD;
 use sluice::block::nbd::handshake::{Export, Handshake, Progress};
 use sluice::block::nbd::wire::{
-    Info, InfoRequest, REPLY_BYTES, REQUEST_BYTES, Request, ServerEntry, cmd, cmd_flag,
+    Info, InfoRequest, REPLY_BYTES, REQUEST_BYTES, Reply, Request, ServerEntry, cmd, cmd_flag,
 };
 
 use super::memory_io::{MemoryIo, Style};
@@ -31,6 +31,24 @@ pub fn throw(input: &[u8]) {
         2 => at_a_connection(bytes, Style::Prompt),
         3 => at_a_connection(bytes, Style::Shuffled(7)),
         _ => at_a_connection(bytes, Style::Woken(7)),
+    }
+}
+
+/// Throws an input at everything that reads bytes without a socket: the
+/// parsers, the handshake and the transmission phase's headers.
+pub fn throw_at_the_codec(input: &[u8]) {
+    let bytes = input.get(1..).unwrap_or_default();
+    at_the_parsers(bytes);
+    at_the_handshake(bytes);
+    if let Some((head, _)) = bytes.split_first_chunk()
+        && let Ok(request) = Request::parse(head)
+    {
+        assert_eq!(request.encode(), *head, "a request that parsed is another one on the wire");
+    }
+    if let Some((head, _)) = bytes.split_first_chunk()
+        && let Ok(reply) = Reply::parse(head)
+    {
+        assert_eq!(reply.encode(), *head, "a reply that parsed is another one on the wire");
     }
 }
 

@@ -26,7 +26,11 @@ pub struct Served {
 }
 
 pub fn options() -> Options {
-    Options { spin: Duration::from_micros(20), linger: Duration::from_secs(600) }
+    Options {
+        spin: Duration::from_micros(20),
+        long_spin: Duration::ZERO,
+        linger: Duration::from_secs(600),
+    }
 }
 
 impl Served {
