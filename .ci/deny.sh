@@ -3,4 +3,4 @@
 # Licences, banned crates and sources of all dependencies, on every target.
 set -eu
 cargo fetch --locked
-cargo deny --offline --config .ci/deny.toml check bans licenses sources
+cargo deny --offline --workspace --config .ci/deny.toml check bans licenses sources
