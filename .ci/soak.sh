@@ -32,6 +32,9 @@ vm-tests/run --bin-dir "$bin" --live soak/pressure-for-an-hour
 say "200 rounds of giving fast memory back and taking it again, under pressure"
 vm-tests/run --bin-dir "$bin" --live soak/yield-rounds
 
+say "giving memory back beside swapoff"
+vm-tests/run --bin-dir "$bin" --live soak/yield-against-swapoff
+
 say "the store killed twenty times in a row, and twenty reboots with pages in swap"
 vm-tests/run --bin-dir "$bin" --live soak/kill-store-twenty-times soak/reboot-twenty-times
 

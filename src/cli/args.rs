@@ -156,7 +156,7 @@ Examples:
 
 It runs `sluice-policy` with the same words, which needs root and the kernel module sluice_gpu.")]
     Policy {
-        /// What to do: list, show, load, replace, unload, stats, check, build, trace or watch
+        /// What to do: list, show, load, replace, unload, apply, stats, check, build, trace or watch
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },

@@ -82,6 +82,9 @@ pub fn finish(result: Result<ExitCode>) -> ExitCode {
     }
     if let Some(config) = error.downcast_ref::<ConfigError>() {
         eprint!("{}", ended(config.to_string()));
+        if config.is_missing() {
+            eprintln!("  next: write it, at the least size = \"4G\" under [swap]");
+        }
         return ExitCode::from(USAGE);
     }
     eprintln!("sluice: {error:#}");

@@ -36,6 +36,14 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// Whether there is no file at all.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -61,6 +61,7 @@ with subtest("the store is the one that was started, answers, and says what happ
     machine.log(str(after))
     assert after["state"] == "serving", after
     assert after["errors"]["checksum"] == 0, after
+    assert next(one for one in after["tiers"] if one["name"] == "cuda:0")["faulty"], after
 
 with subtest("a new program's pages go to the spill, and all are right"):
     busy("heir", "56M", 10)

@@ -39,7 +39,7 @@ impl fmt::Display for Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// The machine goes down: systemd stops the store, nobody else.
+    /// The machine goes down: `sluice-shutdown.service` sees to the pages, nobody else.
     Shutdown,
     /// Switched off by hand.
     ManualOff,
@@ -101,7 +101,7 @@ impl Rule {
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::Shutdown => "the machine is going down; systemd stops the store",
+            Self::Shutdown => "the machine is going down; sluice-shutdown.service sees to the pages",
             Self::ManualOff => "it was switched off by hand, and only sluice on ends that",
             Self::Sleep => "the machine is about to sleep",
             Self::Suspended => "all GPU memory was asked for by hand; sluice resume ends that",
