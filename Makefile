@@ -71,10 +71,10 @@ vm/%: $(GUARDED) kernel
 	vm-tests/run --bin-dir $(GUARDED) --verbose $*
 
 # The scenarios of the policies, on the newest kernel that Debian has.
-vm-newest: kernel
+vm-newest: $(GUARDED) kernel
 	$(MAKE) -C kernel-module newest
 	SLUICE_VM_KERNEL=$$(cat target/newest/release) SLUICE_VM_MODULES=target/newest \
-		vm-tests/run $(basename $(notdir $(wildcard vm-tests/scenarios/policy-*.py)))
+		vm-tests/run --bin-dir $(GUARDED) $(basename $(notdir $(wildcard vm-tests/scenarios/policy-*.py)))
 
 # The modules, the policies, and the programs that load and test them.
 kernel: .ci/.tools
