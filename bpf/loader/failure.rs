@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn an_older_log_ends_with_the_reason() {
-        let log: String = (0..40).map(|line| format!("{line}\n\n")).collect();
+        let numbered: Vec<String> = (0..40).map(|line| line.to_string()).collect();
+        let log = numbered.join("\n\n");
         let shown = reason(&log);
         assert_eq!(shown.len(), LOG_LINES);
         assert_eq!(shown.last(), Some(&"39"));
