@@ -6,7 +6,7 @@
 #   make bench   figures, each beside its peer
 #   make test-gpu   what needs an NVIDIA GPU, on a machine that has one
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check lint unit nix nix-full vm kernel driver-rules driver-matrix soak bench test-gpu fmt install clean FORCE
+.PHONY: help build demo test check lint unit nix nix-full vm vm-newest kernel driver-rules driver-matrix soak bench test-gpu fmt install clean FORCE
 
 CARGO ?= cargo
 FMT = $(CARGO) fmt --all -- --config-path .ci/rustfmt.toml
@@ -25,7 +25,7 @@ SYSCONFDIR ?= /etc
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: build, check (= lint + unit), nix, nix-full, vm, vm/NAME, kernel, driver-rules, driver-matrix, fmt, install, clean'
+	@echo 'also: build, check (= lint + unit), nix, nix-full, vm, vm/NAME, vm-newest, kernel, driver-rules, driver-matrix, fmt, install, clean'
 
 build: .ci/.tools
 	$(CARGO) build --locked --release
@@ -69,6 +69,12 @@ vm: $(GUARDED) kernel
 
 vm/%: $(GUARDED) kernel
 	vm-tests/run --bin-dir $(GUARDED) --verbose $*
+
+# The scenarios of the policies, on the newest kernel that Debian has.
+vm-newest: $(GUARDED) kernel
+	$(MAKE) -C kernel-module newest
+	SLUICE_VM_KERNEL=$$(cat target/newest/release) SLUICE_VM_MODULES=target/newest \
+		vm-tests/run --bin-dir $(GUARDED) $(basename $(notdir $(wildcard vm-tests/scenarios/policy-*.py)))
 
 # The modules, the policies, and the programs that load and test them.
 kernel: .ci/.tools

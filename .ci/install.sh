@@ -29,6 +29,7 @@ need glslangValidator glslang-tools
 need make make
 need pahole pahole
 need pkg-config pkg-config
+need sparse sparse
 # Applies the semantic patches to NVIDIA's driver.
 need spatch coccinelle
 if ! command -v clang >/dev/null && ! command -v clang-19 >/dev/null; then

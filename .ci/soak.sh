@@ -47,8 +47,11 @@ say "the same driver with the semantic patches, asking policies"
 make -C kernel-module driver
 vm-tests/run --bin-dir "$bin" --live soak/policy-patched-uvm
 
-say "the modules for the newest kernel that Debian has, and their style"
-make -C kernel-module newest
+say "the modules and policies on the newest kernel that Debian has"
+make vm-newest
+
+say "the modules under sparse and checkpatch"
+make -C kernel-module sparse
 make -C kernel-module checkpatch
 
 say "$rounds times: stops with pages in use, a refused stop, on and off again"

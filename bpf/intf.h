@@ -18,6 +18,8 @@
 #ifdef __KERNEL__
 #include <linux/types.h>
 #define SLUICE_CORE
+/* Programs find the functions among the kernel's; the module defines them. */
+#define __ksym
 #else
 #define SLUICE_CORE __attribute__((preserve_access_index))
 #endif
@@ -226,8 +228,6 @@ struct sluice_gpu_sched_ops {
 	struct sluice_gpu_plain plain;
 };
 
-#ifndef __KERNEL__
-
 /*
  * Brings in `pages` pages from `first` on, beside the faulted one, and not what the
  * native rule would. 0 pages: the faulted page alone. In page_prefetch and
@@ -269,7 +269,5 @@ extern int sluice_bpf_admit(struct sluice_gpu_task_ctx *ctx, __u32 admit) __ksym
  */
 extern int sluice_bpf_preempt(struct sluice_gpu_task_ctx *ctx, __u32 runlist,
 			      __u32 tsg) __ksym;
-
-#endif /* !__KERNEL__ */
 
 #endif /* SLUICE_INTF_H */

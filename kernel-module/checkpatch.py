@@ -28,6 +28,17 @@ MODULE_IGNORED = [
     "ALLOC_WITH_SIZEOF",  # kzalloc_obj: 6.12 has none
     "LONG_LINE_STRING",  # a message stays whole, to be found
 ]
+# What is compiled into NVIDIA's driver: one list of symbols, and macros that are its lines.
+GLUE_IGNORED = [
+    *MODULE_IGNORED,
+    "COMPLEX_MACRO",
+    "DO_WHILE_MACRO_WITH_TRAILING_SEMICOLON",
+    "MACRO_ARG_PRECEDENCE",
+    "MACRO_ARG_REUSE",
+    "MULTISTATEMENT_MACRO_USE_DO_WHILE",
+    "SPACING",
+    "TRAILING_SEMICOLON",
+]
 BPF_IGNORED = [
     *MODULE_IGNORED,
     "AVOID_EXTERNS",  # kfuncs and tunables are declared so
@@ -69,8 +80,10 @@ def check(checkpatch: pathlib.Path, files: list[pathlib.Path], ignored: list[str
     command += [f"--ignore={','.join(ignored)}", "-f"]
     if not files:
         raise HarnessError("no files to check: the tree's layout has changed")
-    # It leaves a list of names where it runs.
+    # It leaves a list of names where it runs, and looks for a kernel's names below its root.
     with tempfile.TemporaryDirectory() as scratch:
+        (pathlib.Path(scratch) / "include").mkdir()
+        command[2:2] = [f"--root={scratch}"]
         return subprocess.run([*command, *sorted(files)], cwd=scratch, check=False).returncode == 0
 
 
@@ -80,18 +93,21 @@ def main() -> int:
         checkpatch = pathlib.Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else script()
         if not checkpatch.is_file():
             raise HarnessError(f"{checkpatch}: no such file")
-        modules = [*(TREE / "kernel-module").rglob("*.[ch]")]
+        glue = [*(TREE / "kernel-module").glob("*_glue/*.[ch]")]
+        modules = [*{*(TREE / "kernel-module").rglob("*.[ch]")} - {*glue}]
         # The probes' client programs are user space's, in CUDA's own names.
         programs = [*(TREE / "bpf").rglob("*.bpf.[ch]"), TREE / "bpf/intf.h"]
         clean = [
             check(checkpatch, modules, MODULE_IGNORED),
+            check(checkpatch, glue, GLUE_IGNORED),
             check(checkpatch, programs, BPF_IGNORED),
         ]
     except HarnessError as error:
         print(f"checkpatch.py: {error}", file=sys.stderr)
         return 2
     if all(clean):
-        print(f"checkpatch: {len(modules)} files of modules, {len(programs)} of programs, clean")
+        counts = f"{len(modules)} files of modules, {len(glue)} of glue, {len(programs)} of programs"
+        print(f"checkpatch: {counts}, clean")
     return 0 if all(clean) else 1
 
 

@@ -7,7 +7,8 @@
 That kernel's build tools need a newer libc than a host of an older release has, so they and
 the compiler they name are unpacked into a root of their own in the harness's cache (400 MB,
 some minutes, once for each version). The build has its mounts to itself: nothing is left
-behind in that root. Prints what it built with. Needs root.
+behind in that root. Prints what it built with, and leaves the kernel's name in OUT/release.
+Needs root.
 """
 
 import os
@@ -92,6 +93,7 @@ def build(version: str, out: pathlib.Path, arguments: list[str]) -> None:
     done = subprocess.run([*inside, *command], check=False)
     if done.returncode != 0:
         raise HarnessError(f"the modules do not build for {version}: {shlex.join(command)}")
+    (out / "release").write_text(f"{version}\n", encoding="ascii")
     print(f"built for {version}: {out}/kernel-module", flush=True)
 
 

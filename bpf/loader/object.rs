@@ -15,7 +15,7 @@ use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::{MapCore, MapType, Object, ObjectBuilder, OpenObject, PrintLevel};
 
 use crate::args::{PolicyArgs, ScopeArgs};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::links;
 
 /// `SLUICE_GPU_ANY`.
@@ -27,8 +27,6 @@ const BUDGET_AT: usize = 12;
 const CGROUP_AT: usize = 16;
 const FAULTS_AT: usize = 24;
 const NAME_AT: usize = 32;
-/// Lines of the verifier's log that an error shows.
-const LOG_LINES: usize = 12;
 
 /// The two kinds of ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -398,15 +396,12 @@ fn log_end(lines: usize) -> String {
 
 fn refused(path: &Path, error: &libbpf_rs::Error) -> anyhow::Error {
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
-    let verifier: Vec<&str> = log
+    let verifier = log
         .split("-- BEGIN PROG LOAD LOG --")
         .nth(1)
         .and_then(|rest| rest.split("-- END PROG LOAD LOG --").next())
-        .unwrap_or(&log)
-        .lines()
-        .filter(|line| !line.is_empty())
-        .collect();
-    let end = verifier[verifier.len().saturating_sub(LOG_LINES)..].join("\n    ");
+        .unwrap_or(&log);
+    let end = failure::reason(verifier).join("\n    ");
     Failure::new(
         format!("the kernel refuses {}: {error}\n    {end}", path.display()),
         "docs/how-to/write-a-policy.md lists what the verifier wants; dmesg may say more",

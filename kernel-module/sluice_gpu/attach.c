@@ -330,8 +330,8 @@ static bool sluice_serves(const struct sluice_scope *scope, const struct sluice_
 }
 
 /*
- * Finds who serves the owner at a hook and starts the clock. Gives the ops with the RCU
- * read lock held until sluice_call_end, or NULL with nothing held.
+ * Finds who serves the owner at a hook and starts the clock; NULL: nobody does. The
+ * caller holds the RCU read lock until after sluice_call_end.
  */
 const void *sluice_call_begin(struct sluice_call *call, enum sluice_gpu_hook hook,
 			      const struct sluice_gpu_owner *owner)
@@ -340,7 +340,6 @@ const void *sluice_call_begin(struct sluice_call *call, enum sluice_gpu_hook hoo
 	const void *ops = NULL;
 	u32 i;
 
-	rcu_read_lock();
 	table = rcu_dereference(sluice_tables[hook]);
 	for (i = 0; table && i < table->count; i++) {
 		struct sluice_attachment *attachment = table->entry[i];
@@ -354,9 +353,7 @@ const void *sluice_call_begin(struct sluice_call *call, enum sluice_gpu_hook hoo
 		ops = rcu_dereference(attachment->ops);
 		break;
 	}
-	if (!ops)
-		rcu_read_unlock();
-	else
+	if (ops)
 		call->begin_ns = ktime_get_mono_fast_ns();
 	return ops;
 }
@@ -380,7 +377,7 @@ static void sluice_distrust_call(const struct sluice_call *call, enum sluice_byp
 	attachment->bypass_ns = call->spent_ns;
 }
 
-/* Counts the call, judges the policy, and lets go of it. */
+/* Counts the call and judges the policy. */
 void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 {
 	struct sluice_attachment *attachment = call->attachment;
@@ -406,7 +403,6 @@ void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 	if (outcome >= SLUICE_GPU_CONFLICT &&
 	    atomic_inc_return(&attachment->wrong) >= SLUICE_WINDOW_WRONG)
 		sluice_distrust_call(call, SLUICE_BYPASS_WRONG);
-	rcu_read_unlock();
 }
 
 /* Adds up all processors' counters; with a policy running they are of no single moment. */

@@ -133,7 +133,7 @@ struct sluice_gpu_manager {
 	struct sluice_fault_rate rate;
 };
 
-/* One hook call. Begun and ended on one CPU path, under rcu_read_lock. */
+/* One hook call. Begun and ended in one read-side section of RCU. */
 struct sluice_call {
 	struct sluice_attachment *attachment;
 	enum sluice_gpu_hook hook;

@@ -164,6 +164,7 @@ static bool sluice_iterate(const struct sluice_gpu_prefetch *args, struct sluice
 		struct sluice_gpu_region node = sluice_node(args, size);
 		enum sluice_gpu_outcome outcome = SLUICE_GPU_NOTHING;
 
+		guard(rcu)();
 		ops = sluice_call_begin(&call.call, SLUICE_GPU_PAGE_PREFETCH_ITER, args->owner);
 		if (!ops)
 			return false;
@@ -196,6 +197,7 @@ bool sluice_gpu_page_prefetch(struct sluice_gpu_manager *manager,
 
 	if (!sluice_gpu_has(SLUICE_GPU_PAGE_PREFETCH))
 		return false;
+	guard(rcu)();
 	ops = sluice_call_begin(&call.call, SLUICE_GPU_PAGE_PREFETCH, args->owner);
 	if (!ops)
 		return false;
@@ -265,6 +267,7 @@ void sluice_gpu_block_activate(struct sluice_gpu_manager *manager,
 
 	if (!sluice_gpu_has(SLUICE_GPU_BLOCK_ACTIVATE))
 		return;
+	guard(rcu)();
 	ops = sluice_call_begin(&call.call, SLUICE_GPU_BLOCK_ACTIVATE, args->owner);
 	if (!ops)
 		return;
@@ -289,6 +292,7 @@ bool sluice_gpu_block_access(struct sluice_gpu_manager *manager,
 
 	if (!sluice_gpu_has(SLUICE_GPU_BLOCK_ACCESS))
 		return false;
+	guard(rcu)();
 	ops = sluice_call_begin(&call.call, SLUICE_GPU_BLOCK_ACCESS, args->owner);
 	if (!ops)
 		return false;
@@ -331,6 +335,7 @@ int sluice_gpu_evict_prepare(struct sluice_gpu_manager *manager,
 
 	if (!sluice_gpu_has(SLUICE_GPU_EVICT_PREPARE))
 		return -1;
+	guard(rcu)();
 	ops = sluice_call_begin(&call.call, SLUICE_GPU_EVICT_PREPARE, args->owner);
 	if (!ops)
 		return -1;

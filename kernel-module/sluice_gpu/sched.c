@@ -220,6 +220,7 @@ static void sluice_task_hook(struct sluice_gpu_manager *manager, enum sluice_gpu
 	const struct sluice_gpu_sched_ops *ops;
 
 	memset(decision, 0, sizeof(*decision));
+	guard(rcu)();
 	ops = sluice_call_begin(&call.call, hook, args->owner);
 	if (!ops)
 		return;

@@ -113,6 +113,18 @@ class Archive:
         found = [line.split("|")[1].strip() for line in listing.splitlines()]
         return list(dict.fromkeys(found))
 
+    def needs(self, package: str) -> list[str]:
+        """Gives the names of the packages that a package's newest version depends on.
+
+        Of alternatives the first: it is what apt would install.
+        """
+        listing = _output("apt-cache", *self._options, "show", "--no-all-versions", package)
+        for line in listing.splitlines():
+            if line.startswith("Depends: "):
+                words = line.removeprefix("Depends: ").split(",")
+                return [re.split(r"[ (|:]", word.strip(), maxsplit=1)[0] for word in words]
+        return []
+
     def unpack(self, package: str, target: pathlib.Path) -> None:
         """Downloads a package (or `name=version`) and unpacks its files below target."""
         _output("apt-get", *self._options, "-qq", "download", package, cwd=self._folder)

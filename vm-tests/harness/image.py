@@ -19,7 +19,7 @@ from .errors import HarnessError
 SUITE = "trixie"
 # The one place that pins the kernel. SLUICE_VM_KERNEL names another one.
 KERNEL = "6.12.95+deb12-cloud-amd64"
-KERNEL_SUITES = ["bookworm-backports", "trixie"]
+KERNEL_SUITES = ["bookworm-backports", "trixie", "trixie-backports"]
 
 PACKAGES = """
     systemd systemd-sysv dbus udev kmod procps util-linux iproute2
@@ -37,6 +37,8 @@ HOST_PROGRAMS = {
 
 # Modules that the initramfs loads to reach the root, with what they depend on.
 ROOT_MODULES = ["crc32c_generic", "virtio_blk", "erofs", "overlay"]
+# Of these, what newer kernels have no more: checksums are plain functions there.
+GONE_MODULES = ["crc32c_generic"]
 
 # Units that cost boot time under emulation and do nothing for a test.
 MASKED = """
@@ -116,13 +118,13 @@ def _build(folder: pathlib.Path) -> None:
         _configure(root)
         _run("mkfs.erofs", "--quiet", "-T0", folder / "root.erofs", root)
         _make_initrd(pathlib.Path(scratch) / "initrd", modules, folder / "initrd")
-        shutil.copy(unpacked / f"boot/vmlinuz-{kernel_version()}", folder / "vmlinuz")
+        shutil.copy(_kernel_in(unpacked), folder / "vmlinuz")
 
 
 def _fetch_kernel(state: pathlib.Path, target: pathlib.Path) -> None:
     archive = apt.Archive(state, KERNEL_SUITES)
     package = f"linux-image-{kernel_version()}"
-    offers = archive.offers(r"^linux-image-6\.12\..*-amd64$")
+    offers = archive.offers(r"^linux-image-[0-9].*-amd64$")
     if package not in offers:
         versions = "\n  ".join(name.removeprefix("linux-image-") for name in offers)
         raise HarnessError(
@@ -130,6 +132,21 @@ def _fetch_kernel(state: pathlib.Path, target: pathlib.Path) -> None:
             f"Set SLUICE_VM_KERNEL to one of these, or KERNEL in {__file__}:\n  {versions}"
         )
     archive.unpack(package, target)
+    # Of newer kernels it is empty: what it needs of its own version are the parts.
+    for part in archive.needs(package):
+        if part.endswith(f"-{kernel_version()}"):
+            archive.unpack(part, target)
+
+
+def _kernel_in(unpacked: pathlib.Path) -> pathlib.Path:
+    """Gives the kernel itself: in /boot, where newer ones have it beside their modules."""
+    version = kernel_version()
+    places = [unpacked / f"boot/vmlinuz-{version}", unpacked / f"usr/lib/modules/{version}/vmlinuz"]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        names = "\n  ".join(map(str, places))
+        raise HarnessError(f"the packages of kernel {version} have none of\n  {names}")
+    return found
 
 
 def _bootstrap(root: pathlib.Path) -> None:
@@ -155,7 +172,8 @@ def _install_modules(kernel: pathlib.Path, root: pathlib.Path) -> pathlib.Path:
     # Where the kernel package has /lib as a folder, trixie has it as a link to /usr/lib.
     source = next(p for p in (kernel / "usr/lib/modules", kernel / "lib/modules") if p.is_dir())
     modules = root / "usr/lib/modules" / kernel_version()
-    shutil.copytree(source / kernel_version(), modules, symlinks=True)
+    ignored = shutil.ignore_patterns("vmlinuz")
+    shutil.copytree(source / kernel_version(), modules, symlinks=True, ignore=ignored)
     for packed in modules.rglob("*.ko.xz"):
         packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
         packed.unlink()
@@ -226,6 +244,6 @@ def _load_order(modules: pathlib.Path) -> list[str]:
         if name in needs:
             path, first = needs[name]
             order += [p for p in [*reversed(first), path] if p not in order]
-        elif name not in inside:
+        elif name not in inside and name not in GONE_MODULES:
             raise HarnessError(f"kernel {kernel_version()} has no module {name}")
     return order

@@ -8,6 +8,7 @@ it, since a saved state fits only drives of unchanged size.
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tarfile
@@ -82,6 +83,15 @@ def has_policies() -> bool:
     """Whether `make kernel` has built what scenarios with binaries=policies need."""
     modules = [KERNEL / "kernel-module" / name for name in MODULES]
     return all(path.is_file() for path in [*modules, SUPPLY, *_policy_programs()])
+
+
+def modules_release() -> str:
+    """Gives the kernel that the modules of has_policies() are for."""
+    module = KERNEL / "kernel-module" / MODULES[0]
+    found = re.search(rb"\0vermagic=(\S+) ", module.read_bytes())
+    if not found:
+        raise HarnessError(f"{module} says of no kernel that it is for it: build it again")
+    return found[1].decode()
 
 
 def _policy_programs() -> list[pathlib.Path]:

@@ -69,6 +69,12 @@ def _payload(arguments: argparse.Namespace, chosen: list[scenario.Scenario]) -> 
     needy = [s.name for s in chosen if s.needs_policies]
     if needy and not payload.has_policies():
         raise HarnessError(f"{needy[0]} needs the kernel modules and policies: run `make kernel`")
+    if needy and (built_for := payload.modules_release()) != image.kernel_version():
+        raise HarnessError(
+            f"{needy[0]} boots kernel {image.kernel_version()}, and the modules in {payload.KERNEL} "
+            f"are for {built_for}: give SLUICE_VM_MODULES modules of that kernel, "
+            f"or SLUICE_VM_KERNEL={built_for}"
+        )
     with tempfile.TemporaryDirectory(prefix="sluice-vm-") as place:
         tree = pathlib.Path(place) / "tree"
         payload.assemble(programs, tree)
