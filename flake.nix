@@ -34,6 +34,15 @@
       lib.gpuModuleFor =
         kernelPackages: kernelPackages.callPackage ./nixos-module/packages/sluice-gpu-module.nix { };
 
+      # NVIDIA's driver, patched to ask GPU policies, of a package of some kernelPackages:
+      #   patchedDriverFor pkgs kernelPackages.nvidiaPackages.stable
+      lib.patchedDriverFor =
+        pkgs: base:
+        import ./nixos-module/packages/nvidia-driver.nix {
+          inherit (pkgs) lib coccinelle python3;
+          inherit base;
+        };
+
       overlays.default = import ./nixos-module/overlay.nix;
 
       nixosModules.sluice = ./nixos-module;

@@ -104,6 +104,10 @@ let
     ];
   policies = lib.concatMap chosen ([ cfg.policies ] ++ cfg.policies.scope);
 
+  inherit (cfg.kernel) driver;
+  lock = lib.importJSON ../kernel-module/driver.lock;
+  release = driver.package.version;
+
   refused = assertion: message: {
     assertion = !assertion;
     inherit message;
@@ -279,6 +283,30 @@ in
           services.sluice.policies names ${lib.concatStringsSep ", " policies}, and
           services.sluice.kernel.enable is not set: there would be nothing to attach them to. Set it,
           or leave the policies out.
+        '')
+        (refused (driver.enable && !cfg.kernel.enable) ''
+          services.sluice.kernel.driver.enable is set, and services.sluice.kernel.enable is not: the
+          patched driver would find no module to ask. Set it, or leave kernel.driver.enable out.
+        '')
+        (refused (driver.enable && !config.hardware.nvidia.enabled) ''
+          services.sluice.kernel.driver.enable patches NVIDIA's driver, and no NVIDIA driver is
+          configured. Set services.xserver.videoDrivers = [ "nvidia" ] (also on a machine without a
+          display), or leave services.sluice.kernel.driver.enable out.
+        '')
+        # Of the older drivers it is null where nothing is said, and false for the closed ones.
+        (refused
+          (driver.enable && config.hardware.nvidia.enabled && (config.hardware.nvidia.open or null) != true)
+          ''
+            services.sluice.kernel.driver.enable patches the open kernel modules of NVIDIA's driver,
+            and hardware.nvidia.open is not true. Set hardware.nvidia.open = true, for GPUs from
+            Turing on, or leave services.sluice.kernel.driver.enable out.
+          ''
+        )
+        (refused (driver.enable && !lock.versions ? ${release}) ''
+          services.sluice.kernel.driver.package is release ${release}, which the semantic patches were
+          not checked with. Choose one of ${lib.concatStringsSep ", " (lib.attrNames lock.versions)},
+          e.g. by config.boot.kernelPackages.nvidiaPackages.mkDriver, or leave
+          services.sluice.kernel.driver.enable out.
         '')
       ];
     }

@@ -98,6 +98,7 @@ in
           modules = [
             ./options.nix
             ./policies.nix
+            ./driver.nix
             ./desktop.nix
             {
               _module.check = false;

@@ -6,6 +6,7 @@
     ./options.nix
     ./store.nix
     ./policies.nix
+    ./driver.nix
     ./control.nix
     ./desktop.nix
     ./assertions.nix

@@ -56,8 +56,9 @@ in
       enable = lib.mkEnableOption ''
         the kernel module `sluice_gpu`, which GPU policies attach to, and their loader. It is built
         for {option}`boot.kernelPackages`, of Linux 6.12 or newer. Swap needs it not, and it works
-        without {option}`services.sluice.enable`. No GPU driver asks it yet: the policies act on the
-        simulated GPU `sluice_sim`, which comes with it
+        without {option}`services.sluice.enable`. NVIDIA's driver asks the policies with
+        {option}`services.sluice.kernel.driver.enable`; the simulated GPU `sluice_sim`, which comes
+        with it, always does
       '';
 
       package = mkOption {

@@ -8,6 +8,7 @@
   cargo-deny,
   cargo-nextest,
   clippy,
+  coccinelle,
   deadnix,
   fio,
   libnbd,
@@ -31,6 +32,8 @@ mkShell {
     cargo-deny
     cargo-nextest
     clippy
+    # The semantic patches of NVIDIA's driver.
+    coccinelle
     deadnix
     nixfmt
     pahole

@@ -3,10 +3,11 @@
 //!
 //! Layers, each seeing only what is to its left (`src/tests/layering.rs` proves it):
 //! `engine` (pure) ← `tier`, `block`, `host`, `power`, `vram`, `bus` (adapters, blind to
-//! each other) ← `runtime`; `config` and `cli` see `engine` and plain data, `tray`
-//! sees `bus`.
+//! each other) ← `runtime`; `config`, `driver` and `cli` see `engine` and plain data,
+//! `tray` sees `bus`.
 
 pub mod config;
+pub mod driver;
 pub mod engine;
 
 #[cfg(feature = "store")]

@@ -10,10 +10,11 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use sluice::config::policies::{Choice, LoaderExit, Policies};
+use sluice::config::policies::{LoaderExit, Policies};
 
 use crate::args::{ApplyArgs, PolicyArgs, ScopeArgs};
 use crate::commands::{attach, attach_pinned, replace_pinned};
+use crate::configured;
 use crate::failure::Failure;
 use crate::netlink::{Connection, Policy as Attached};
 use crate::object::{ANY_GPU, Policy, cgroup_id};
@@ -24,7 +25,7 @@ use crate::pins;
 struct Wanted {
     key: &'static str,
     policy: String,
-    /// The name it is attached by: the policy's, numbered in a scope.
+    /// The name it is attached by.
     name: String,
     gpu: Option<u32>,
     cgroup: Option<std::path::PathBuf>,
@@ -43,34 +44,24 @@ fn hooks_of(key: &str) -> &'static [&'static str] {
 }
 
 fn wanted(policies: &Policies) -> Vec<Wanted> {
-    let mut all = Vec::new();
-    let mut add = |number: usize, gpu, cgroup: Option<&Path>, choice: &Choice| {
-        for (key, policy) in choice.named() {
-            // One that does both is one load.
-            if key == "prefetch" && choice.eviction.as_deref() == Some(policy) {
-                continue;
-            }
-            let settings = policies.parameters.get(policy).into_iter().flatten();
-            all.push(Wanted {
-                key,
-                policy: policy.to_owned(),
-                name: match number {
-                    0 => policy.to_owned(),
-                    _ => format!("{policy}-{number}"),
-                },
-                gpu,
-                cgroup: cgroup.map(Path::to_path_buf),
-                budget_us: choice.budget_us,
-                max_faults: choice.max_faults_percent,
+    policies
+        .placed()
+        // One that does both is one load.
+        .filter(|one| one.key != "prefetch" || one.choice.eviction.as_deref() != Some(one.policy))
+        .map(|one| {
+            let settings = policies.parameters.get(one.policy).into_iter().flatten();
+            Wanted {
+                key: one.key,
+                policy: one.policy.to_owned(),
+                name: one.attachment(),
+                gpu: one.scope.and_then(|scope| scope.gpu),
+                cgroup: one.scope.and_then(|scope| scope.cgroup.clone()),
+                budget_us: one.choice.budget_us,
+                max_faults: one.choice.max_faults_percent,
                 settings: settings.map(|(name, value)| (name.clone(), *value)).collect(),
-            });
-        }
-    };
-    add(0, None, None, &policies.choice);
-    for (number, scope) in (1..).zip(&policies.scope) {
-        add(number, scope.gpu, scope.cgroup.as_deref(), &scope.choice);
-    }
-    all
+            }
+        })
+        .collect()
 }
 
 impl Wanted {
@@ -152,10 +143,7 @@ fn plan(
 
 /// Runs the command.
 pub fn run(args: &ApplyArgs) -> Result<()> {
-    let policies =
-        sluice::config::load_policies(Path::new("/"), &args.config).map_err(|error| {
-            Failure::new(error.to_string(), "docs/reference/configuration.md describes [policies]")
-        })?;
+    let policies = configured::read(&args.config)?;
     let exit = policies.as_ref().map_or(LoaderExit::Keep, |policies| policies.loader_exit);
     let wanted = policies.as_ref().map(wanted).unwrap_or_default();
     let loaded: Vec<Policy> =

@@ -35,8 +35,17 @@ pub struct Cli {
 pub enum Command {
     /// Show the policies that are attached, and those that could be
     List(OutputArgs),
-    /// Show all about one attached policy
-    Show(NameArgs),
+    /// Show by which means each configured policy is in force, or all about an attached one
+    #[command(after_help = "\
+Examples:
+  sluice policy show                  what of [policies] is in force, and by which means
+  sluice policy show --json | jq '.[] | select(.means == \"nothing\")'
+  sluice policy show eviction_lfu     calls, times and outcomes of an attached one
+
+Without a name it looks at the driver: where its patched modules ask policies, those are in
+force; else a parameter of the stock driver may do the same, or nothing, and it says why.
+Parameters are read and never written.")]
+    Show(ShowArgs),
     /// Verify a policy and attach it
     Load(LoadArgs),
     /// Put another policy in the place of an attached one, without a moment between them
@@ -76,9 +85,12 @@ pub struct OutputArgs {
 
 /// `show`.
 #[derive(Args, Clone, Debug)]
-pub struct NameArgs {
-    /// The policy's name
-    pub name: String,
+pub struct ShowArgs {
+    /// The name of an attached policy; all configured ones, if not given
+    pub name: Option<String>,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = sluice::config::DEFAULT_PATH)]
+    pub config: PathBuf,
     /// How to show it.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -11,13 +11,16 @@ use crate::baseline::Baseline;
 use crate::failure::Failure;
 use crate::netlink::Connection;
 use crate::object::{Kind, Policy};
-use crate::{apply, compile, links, pins, render, trace};
+use crate::{apply, compile, configured, links, pins, render, trace};
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::List(output) => render::list(&mut Connection::open()?, output.json),
-        Command::Show(args) => render::show(&mut Connection::open()?, &args.name, args.output.json),
+        Command::Show(args) => match &args.name {
+            Some(name) => render::show(&mut Connection::open()?, name, args.output.json),
+            None => configured::show(&args.config, args.output.json),
+        },
         Command::Stats(output) => render::stats(&mut Connection::open()?, output.json),
         Command::Load(args) => load(&args),
         Command::Replace(args) => replace(&args),

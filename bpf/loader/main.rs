@@ -11,6 +11,7 @@ mod args;
 mod baseline;
 mod commands;
 mod compile;
+mod configured;
 mod failure;
 mod links;
 mod netlink;

@@ -15,7 +15,8 @@ use crate::pins;
 
 const POLICIES: &str = "/usr/lib/sluice/policies";
 
-fn print(text: &str) -> Result<()> {
+/// Prints to standard output.
+pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

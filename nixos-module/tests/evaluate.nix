@@ -43,10 +43,12 @@ let
     inherit lib;
     stdenv.buildPlatform.canExecute = _: true;
     stdenv.hostPlatform = { };
+    coccinelle = package "coccinelle";
     coreutils = package "coreutils";
     findutils = package "findutils";
     gnugrep = package "grep";
     gnused = package "sed";
+    python3 = package "python3";
     vulkan-loader = package "vulkan-loader";
     # Packages of our own: they are named by their file.
     callPackage = path: _: package (lib.removeSuffix ".nix" (baseNameOf path));
@@ -151,9 +153,30 @@ let
       };
     };
 
+  # A driver's package, with what its open modules are built by.
+  nvidiaDriver =
+    version:
+    package "nvidia-x11"
+    // {
+      inherit version;
+      open = openModules {
+        nativeBuildInputs = [ (package "pahole") ];
+        postPatch = "true\n";
+      };
+    };
+  openModules =
+    attributes:
+    package "nvidia-open"
+    // attributes
+    // {
+      overrideAttrs = change: openModules (attributes // change attributes);
+    };
+
   kernelPackages = version: {
     kernel = { inherit version; };
     kernelAtLeast = lib.versionAtLeast version;
+    nvidiaPackages.stable = nvidiaDriver "595.84";
+    nvidiaPackages.beta = nvidiaDriver "595.45.04";
     callPackage = path: _: package (lib.removeSuffix ".nix" (baseNameOf path));
   };
 
@@ -200,6 +223,21 @@ let
       groups = lib.attrNames config.users.groups;
       modules = config.boot.kernelModules;
       modprobe = config.boot.extraModprobeConfig;
+      # What the module makes of NVIDIA's driver; nothing if it leaves it alone.
+      driver =
+        let
+          base = config.services.sluice.kernel.driver.package;
+          inherit (config.hardware.nvidia.package) open;
+        in
+        if config.hardware.nvidia ? package then
+          {
+            inherit (open) postPatch postBuild;
+            tools = map (item: item.name) open.nativeBuildInputs;
+            # User space must be the same package as without the patches.
+            isSame = removeAttrs config.hardware.nvidia.package [ "open" ] == removeAttrs base [ "open" ];
+          }
+        else
+          null;
     };
 
   # Nothing of a refused configuration but its messages: the rest may not evaluate.

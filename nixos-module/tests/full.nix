@@ -46,6 +46,12 @@ let
       name: _:
       lib.nameValuePair (lib.removeSuffix ".nix" name) (make (evaluate (./. + "/${kind}/${name}")))
     ) (builtins.readDir (./. + "/${kind}"));
+  # Words of the lines for modprobe that are ours.
+  ourModprobe = [
+    "nbd"
+    "sluice_gpu"
+    "uvm_perf_prefetch"
+  ];
   ours = lib.filterAttrs (name: _: lib.hasPrefix "sluice" name);
 
   # Its own nixpkgs is replaced by the checkout, as by --override-input.
@@ -83,7 +89,9 @@ in
         "sluice_gpu"
       ];
       modprobe = lib.concatStringsSep "\n" (
-        lib.filter (lib.hasInfix "nbd") (lib.splitString "\n" config.boot.extraModprobeConfig)
+        lib.filter (line: lib.any (word: lib.hasInfix word line) ourModprobe) (
+          lib.splitString "\n" config.boot.extraModprobeConfig
+        )
       );
       toplevel = config.system.build.toplevel.drvPath;
     }
@@ -123,6 +131,21 @@ in
     apps = lib.mapAttrs (_: lib.mapAttrs (_: item: item.program)) outputs.apps;
     checkNames = lib.attrNames outputs.checks.${system};
     checks = lib.mapAttrs (_: item: item.drvPath) outputs.checks.${system};
+    driver =
+      let
+        base = pkgs.linuxPackages.nvidiaPackages.beta;
+        patched = outputs.lib.patchedDriverFor pkgs base;
+      in
+      {
+        userSpace = [
+          base.drvPath
+          patched.drvPath
+        ];
+        modules = [
+          base.open.drvPath
+          patched.open.drvPath
+        ];
+      };
     overlay =
       let
         overlaid = pkgs.extend outputs.overlays.default;

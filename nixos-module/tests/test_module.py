@@ -140,6 +140,25 @@ class Examples(unittest.TestCase):
                 words = " ".join(re.findall(f"(?m)^{kind}=(.*)$", text)).split()
                 self.assertEqual(units[path.name][key], words, path.name)
 
+    def test_the_patched_driver_is_the_given_one_with_other_modules(self) -> None:
+        driver = examples()["patched-driver"]["driver"]
+        self.assertTrue(driver["isSame"], "user space")
+        self.assertLessEqual({"coccinelle", "python3", "pahole"}, set(driver["tools"]))
+        before, command = driver["postPatch"].split("\n", 1)
+        self.assertEqual(before, "true")
+        self.assertRegex(command, r"/kernel-module/apply\.py kernel-open 595\.45\.04\n")
+        self.assertIn("sluice_uvm_connect", driver["postBuild"])
+        others = [name for name, example in examples().items() if example["driver"]]
+        self.assertEqual(others, ["patched-driver"])
+
+    def test_a_stock_driver_gets_the_parameter_of_the_policy(self) -> None:
+        said = {name: example["modprobe"] for name, example in examples().items()}
+        with_parameter = [name for name, text in said.items() if "uvm_perf" in text]
+        self.assertEqual(with_parameter, ["stock-driver"])
+        # What `sluice policy show` looks for, by the table that both read.
+        self.assertIn("options nvidia-uvm uvm_perf_prefetch_threshold=25", said["stock-driver"])
+        self.assertIn("softdep nvidia-uvm pre: sluice_gpu", said["patched-driver"])
+
     def test_nothing_takes_the_store_with_it(self) -> None:
         # A unit that the store requires stops it when it is stopped.
         for name, example in examples().items():

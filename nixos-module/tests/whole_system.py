@@ -60,6 +60,11 @@ class Flake(unittest.TestCase):
             with self.subTest(kind):
                 self.assertTrue(evaluate(f"flake.{kind}"))
 
+    def test_the_patched_driver_differs_in_its_modules_alone(self) -> None:
+        driver = evaluate("flake.driver")
+        self.assertEqual(driver["userSpace"][0], driver["userSpace"][1])
+        self.assertNotEqual(driver["modules"][0], driver["modules"][1])
+
     def test_each_check_evaluates(self) -> None:
         checks = evaluate("flake.checkNames")
         for name in checks:

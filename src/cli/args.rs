@@ -15,6 +15,7 @@ use crate::engine::units::ByteLen;
 
 use super::bench_args::BenchArgs;
 use super::control_args::ControlCommand;
+use super::driver_args::DriverCommand;
 use super::order_args::{GpuCommand, SpillCommand, VramCommand, parse_time};
 
 /// Where the store listens for `sluice status` and for orders.
@@ -144,6 +145,9 @@ Examples:
 Nothing is changed, and a sleeping GPU is left asleep.
 It exits with 1 if this machine, as it is, cannot attach swap.")]
     Doctor(DoctorArgs),
+    /// Look at NVIDIA's driver: who holds it, and does everything of it fit together
+    #[command(subcommand)]
+    Driver(DriverCommand),
     /// Check or show the configuration file
     #[command(subcommand)]
     Config(ConfigCommand),

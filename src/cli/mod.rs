@@ -22,6 +22,8 @@ mod configuration;
 pub mod control;
 pub mod control_args;
 mod doctor;
+mod driver;
+pub mod driver_args;
 mod order;
 pub mod order_args;
 mod pages;
@@ -54,6 +56,7 @@ pub fn run(command: &LocalCommand, ways: &Ways) -> Result<ExitCode> {
         LocalCommand::Vram(command) => order::vram(command, ways.ask),
         LocalCommand::Gpu(command) => order::gpu(command, ways.ask),
         LocalCommand::Doctor(args) => doctor::run(args, ways),
+        LocalCommand::Driver(command) => driver::run(command),
         LocalCommand::Config(command) => configuration::run(command),
         LocalCommand::Policy { words } => policy::run(words),
         LocalCommand::Completions { shell, program } => pages::completions(*shell, program),

@@ -98,6 +98,49 @@ pub struct Scope {
     pub choice: Choice,
 }
 
+/// A policy and its place in the section.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    /// `eviction`, `prefetch` or `scheduling`.
+    pub key: &'static str,
+    /// The policy.
+    pub policy: &'a str,
+    /// What else was chosen there.
+    pub choice: &'a Choice,
+    /// Whom it serves; `None`: whom nothing more specific serves.
+    pub scope: Option<&'a Scope>,
+    number: usize,
+}
+
+impl Placed<'_> {
+    /// The name that it is attached by: the policy's, numbered in a scope.
+    #[must_use]
+    pub fn attachment(&self) -> String {
+        match self.number {
+            0 => self.policy.to_owned(),
+            number => format!("{}-{number}", self.policy),
+        }
+    }
+}
+
+impl Policies {
+    /// All policies, those for everyone first.
+    pub fn placed(&self) -> impl Iterator<Item = Placed<'_>> {
+        let scopes = self.scope.iter().map(|scope| (&scope.choice, Some(scope)));
+        (0..).zip(std::iter::once((&self.choice, None)).chain(scopes)).flat_map(
+            |(number, (choice, scope))| {
+                choice.named().map(move |(key, policy)| Placed {
+                    key,
+                    policy,
+                    choice,
+                    scope,
+                    number,
+                })
+            },
+        )
+    }
+}
+
 const CHOICE_KEYS: [&str; 5] =
     ["eviction", "prefetch", "scheduling", "budget_us", "max_faults_percent"];
 /// The most scopes: names of attachments are numbered by them.

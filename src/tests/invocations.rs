@@ -172,6 +172,7 @@ fn every_command_teaches_with_examples() {
         &["spill", "create"],
         &["spill", "check"],
         &["doctor"],
+        &["driver", "check"],
         &["config", "check"],
         &["config", "show"],
         &["completions"],
@@ -204,11 +205,14 @@ fn manual_pages_and_completions_cover_every_command() {
         "gpu",
         "spill",
         "doctor",
+        "driver",
         "config",
         "completions",
         "man",
     ];
-    for command in commands.into_iter().chain(["vram-target", "gpu-close", "spill-create"]) {
+    for command in
+        commands.into_iter().chain(["vram-target", "gpu-close", "spill-create", "driver-check"])
+    {
         let page = std::fs::read_to_string(dir.path().join(format!("sluice-{command}.1"))).unwrap();
         assert!(page.contains(".SH NAME"), "{command}");
     }
@@ -311,6 +315,32 @@ fn the_doctor_runs_on_this_machine() {
     let outcome = sluice(&["doctor"]);
     assert!([0, 1].contains(&outcome.code));
     assert!(outcome.stdout.contains("This machine can:"), "{}", outcome.stdout);
+}
+
+#[test]
+fn the_driver_is_checked_as_it_is() {
+    let failing = ["05-other-user-space", "06-no-driver"];
+    for tree in entries(&Path::new(TREES).join("driver"), None) {
+        let root = tree.join("root");
+        let Some(name) = tree.file_name().and_then(OsStr::to_str).filter(|_| tree.is_dir()) else {
+            continue;
+        };
+        let check = |args: &[&str]| {
+            sluice(&[&["driver", "check", "--root", root.to_str().unwrap()], args].concat())
+        };
+        let report = check(&[]);
+        assert_eq!(report.code, i32::from(failing.contains(&name)), "{name}: {}", report.stdout);
+        assert_eq!(report.stderr, "", "{name}");
+        expect(&tree.join("expected"), &report.stdout);
+        expect(&tree.join("expected.json"), &check(&["--json"]).stdout);
+    }
+}
+
+#[test]
+fn the_driver_check_runs_on_this_machine() {
+    let outcome = sluice(&["driver", "check"]);
+    assert!([0, 1].contains(&outcome.code));
+    assert!(outcome.stdout.contains("  nvidia "), "{}", outcome.stdout);
 }
 
 /// Answers one request with `reply` and gives back what was asked.

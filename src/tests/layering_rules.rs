@@ -87,6 +87,13 @@ const LAYERS: &[Layer] = &[
         instead: "keep plain data and its rules here; act on it in runtime",
     },
     Layer {
+        name: "driver",
+        modules: &["driver", "config"],
+        crates: Crates::Only(&["serde", "toml"]),
+        not_std: &["std::net", "std::process", "std::thread", "std::time::Instant"],
+        instead: "read files and conclude from them here; show it in cli or the loader",
+    },
+    Layer {
         name: "tier",
         modules: &["tier", "engine"],
         crates: Crates::AllBut(&[OUTER, BUS, DESKTOP]),
@@ -138,7 +145,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "cli",
-        modules: &["cli", "config", "engine"],
+        modules: &["cli", "config", "driver", "engine"],
         crates: Crates::AllBut(&[SYSTEM, BUS, DESKTOP]),
         not_std: &[],
         instead: "let runtime run the command and hand plain data of engine back",

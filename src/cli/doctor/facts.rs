@@ -114,7 +114,8 @@ pub(super) struct Memory {
     pub available_bytes: u64,
 }
 
-const LIBRARY_DIRS: [&str; 12] = [
+/// Where a driver's libraries usually are.
+pub(in crate::cli) const LIBRARY_DIRS: [&str; 12] = [
     "run/opengl-driver/lib",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/x86_64-linux-gnu/nvidia/current",

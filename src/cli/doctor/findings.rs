@@ -10,7 +10,7 @@ use crate::engine::units::ByteLen;
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(in crate::cli) enum Verdict {
     /// As it should be.
     Ok,
     /// Worth knowing.
@@ -23,7 +23,7 @@ pub(super) enum Verdict {
 
 /// One thing found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
+pub(in crate::cli) struct Finding {
     pub topic: &'static str,
     pub verdict: Verdict,
     pub text: String,
@@ -66,11 +66,15 @@ impl Report {
 }
 
 impl Finding {
-    pub(super) fn new(topic: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
+    pub(in crate::cli) fn new(
+        topic: &'static str,
+        verdict: Verdict,
+        text: impl Into<String>,
+    ) -> Self {
         Self { topic, verdict, text: text.into(), next: None, needed_for: &[] }
     }
 
-    pub(super) fn next(mut self, step: impl Into<String>) -> Self {
+    pub(in crate::cli) fn next(mut self, step: impl Into<String>) -> Self {
         self.next = Some(step.into());
         self
     }

@@ -15,7 +15,10 @@ use serde::Serialize;
 use super::args::DoctorArgs;
 use super::control::Ways;
 use facts::{Facts, Vulkan};
-use findings::{Ability, Finding, Report, Verdict};
+use findings::{Ability, Report};
+
+pub(super) use facts::LIBRARY_DIRS;
+pub(super) use findings::{Finding, Verdict};
 
 mod facts;
 mod findings;
@@ -49,10 +52,11 @@ pub(super) fn run(args: &DoctorArgs, ways: &Ways) -> Result<ExitCode> {
     Ok(if report.can_attach() { ExitCode::SUCCESS } else { ExitCode::from(super::FAILED) })
 }
 
-fn render(report: &Report) -> String {
+/// Findings as text, a line for each and one for its next step.
+pub(super) fn lines(findings: &[Finding]) -> String {
     let mut out = String::new();
-    let width = report.findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
-    for finding in &report.findings {
+    let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
+    for finding in findings {
         let mark = match finding.verdict {
             Verdict::Ok => "ok  ",
             Verdict::Note => "note",
@@ -64,6 +68,11 @@ fn render(report: &Report) -> String {
             let _ = writeln!(out, "      {:width$}  next: {next}", "");
         }
     }
+    out
+}
+
+fn render(report: &Report) -> String {
+    let mut out = lines(&report.findings);
     let _ = writeln!(out, "\nThis machine can:");
     for ability in &report.abilities {
         let mark = if ability.missing.is_empty() { "yes" } else { "no " };
@@ -77,7 +86,7 @@ fn render(report: &Report) -> String {
 }
 
 /// The names in a directory, sorted; none if it is not there.
-fn names(dir: &std::path::Path) -> Vec<String> {
+pub(super) fn names(dir: &std::path::Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .into_iter()
         .flatten()

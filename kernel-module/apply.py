@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Applies the semantic patches to an unpacked source of NVIDIA's open driver, in place.
+
+    kernel-module/apply.py KERNEL-OPEN VERSION     as in kernel-open 595.45.04
+
+KERNEL-OPEN is the folder `kernel-open` of the public source, or what Debian's package has
+in its place. Nothing is written unless driver.lock knows the version and every rule did
+what the lock says.
+"""
+
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import driver  # noqa: E402
+from harness.errors import HarnessError  # noqa: E402
+
+
+def write(files: dict[str, str], folder: pathlib.Path) -> None:
+    """Puts files below a folder."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    """Does what the arguments say."""
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder, version = pathlib.Path(sys.argv[1]), sys.argv[2]
+    try:
+        files = driver.patched(folder, version)
+    except (HarnessError, OSError) as error:
+        print(f"apply.py: {error}", file=sys.stderr)
+        return 1
+    write(files, folder)
+    print(f"{folder}: {len(files)} files patched or added for {version}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
