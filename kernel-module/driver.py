@@ -67,6 +67,8 @@ CORE_PART = Part(
     },
 )
 PARTS = [UVM_PART, CORE_PART]
+# For a scenario only: the lists of chunks where there is no GPU. On top of the others.
+TESTING = Part("testing", {"testing/pool": f"{UVM}/uvm_pmm_gpu.c"})
 # Where each file of ours goes.
 GLUE = {
     "core_glue/sluice_core.c": [f"{CORE}/arch/nvalloc/unix/src"],
@@ -104,7 +106,7 @@ Read = Callable[[str], str]
 @functools.cache
 def apply(rule: str, text: str) -> str:
     """Gives a file as a rule file leaves it."""
-    (place,) = (part.files[rule] for part in PARTS if rule in part.files)
+    (place,) = (part.files[rule] for part in (*PARTS, TESTING) if rule in part.files)
     with tempfile.TemporaryDirectory(prefix="sluice-driver-") as folder:
         path = pathlib.Path(folder, pathlib.Path(place).name)
         path.write_text(text, encoding="utf-8")
@@ -218,6 +220,19 @@ def patched(parts: list[Part], read: Read, version: str) -> dict[str, str]:
     has_array = re.search(r"\balloc_list\[", read(LISTS))
     files[f"{UVM}/sluice/shape.h"] = SHAPE + ("#define SLUICE_UVM_ALLOC_LIST\n" if has_array else "")
     return files
+
+
+def with_testing(files: dict[str, str]) -> dict[str, str]:
+    """Gives the files of a patched nvidia-uvm with the entry for scenarios in it."""
+    found, texts = outcome(TESTING, files.__getitem__)
+    wrong = differences(load()["sites"][TESTING.key], found)
+    if wrong:
+        raise HarnessError("the rule for scenarios does not fit:\n  " + "\n  ".join(wrong))
+    sources = f"{UVM}/nvidia-uvm-sources.Kbuild"
+    texts[sources] = f"{files[sources]}NVIDIA_UVM_SOURCES += nvidia-uvm/sluice_uvm_testing.c\n"
+    for path in (HERE / "uvm_testing").iterdir():
+        texts[f"{UVM}/{path.name}"] = path.read_text(encoding="utf-8")
+    return {**files, **texts}
 
 
 def write(files: dict[str, str], top: pathlib.Path) -> None:

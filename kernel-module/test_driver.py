@@ -90,8 +90,12 @@ class TheCheckOfRules(unittest.TestCase):
                 driver.load(path)
 
     def every_rule_file_has_a_file_to_look_at(self) -> None:
-        rules = {path.stem for path in driver.RULES.glob("*.cocci")}
-        self.assertEqual(rules, {rule for part in driver.PARTS for rule in part.files})
+        rules = {
+            str(path.relative_to(driver.RULES).with_suffix(""))
+            for path in driver.RULES.rglob("*.cocci")
+        }
+        parts = [*driver.PARTS, driver.TESTING]
+        self.assertEqual(rules, {rule for part in parts for rule in part.files})
 
     def every_known_version_expects_something_of_every_rule(self) -> None:
         lock = driver.load()

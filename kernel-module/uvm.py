@@ -55,6 +55,7 @@ $(call ASSIGN_PER_OBJ_CFLAGS, nvidia-uvm/nvidia_rm_stub.o, $(NVIDIA_UVM_CFLAGS))
 NV_OBJECTS_DEPEND_ON_CONFTEST += nvidia-uvm/nvidia_rm_stub.o
 """
 MODULES = ["nvidia-uvm.ko", "nvidia-uvm/nvidia_rm_stub.ko"]
+TESTING = "nvidia-uvm-testing.ko"
 
 
 def source(release: str) -> pathlib.Path:
@@ -135,6 +136,9 @@ def build(headers: pathlib.Path, out: pathlib.Path, release: str, patched: bool 
     if patched:
         read = driver_patches.of_package(driver)
         ours = driver_patches.patched([driver_patches.UVM_PART], read, release)
+        # Another binary, which does what a scenario needs where there is no GPU.
+        _make(copy, headers, {**files, **_inner(driver_patches.with_testing(ours))})
+        shutil.copy(copy / MODULES[0], out / TESTING)
         files.update(_inner(ours))
     _make(copy, headers, files)
     for module in MODULES:
