@@ -6,22 +6,25 @@ spatch says nothing of a rule that matches nowhere, or at one place too many. So
 rule inserts is counted by file and function, and compared with driver.lock, which says for
 each version of the driver what has to come out.
 
-    kernel-module/driver.py check RELEASE...    Debian's packages of these releases
-    kernel-module/driver.py matrix DIR          all tagged versions of driver.lock, from a
-                                                repository of the public source
+    kernel-module/driver.py check RELEASE...    nvidia-uvm of Debian's packages of these releases
+    kernel-module/driver.py matrix DIR          all versions of driver.lock, nvidia-uvm and the
+                                                core, from a repository of the public source
     kernel-module/driver.py record DIR TAG...   writes what comes out for these into driver.lock
 
 Look at the difference before you commit what `record` has written.
 """
 
 import collections
+import dataclasses
 import difflib
+import functools
 import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "vm-tests"))
@@ -30,31 +33,82 @@ from harness.errors import HarnessError  # noqa: E402
 
 LOCK = HERE / "driver.lock"
 RULES = HERE / "semantic-patches"
-GLUE = HERE / "uvm_glue"
-UVM = "nvidia-uvm"
-# The file that each rule file is about.
-FILES = {
-    "eviction": "uvm_pmm_gpu.c",
-    "module": "uvm.c",
-    "owner": "uvm_va_space.c",
-    "prefetch": "uvm_perf_prefetch.c",
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the driver: what the lock calls it, and the file of each rule file."""
+
+    key: str
+    files: dict[str, str]
+
+
+KERNEL = "kernel-open"
+UVM = f"{KERNEL}/nvidia-uvm"
+SIDE = f"{KERNEL}/nvidia"
+CORE = "src/nvidia"
+# In Debian's packages, too.
+UVM_PART = Part(
+    "sites",
+    {
+        "eviction": f"{UVM}/uvm_pmm_gpu.c",
+        "module": f"{UVM}/uvm.c",
+        "owner": f"{UVM}/uvm_va_space.c",
+        "prefetch": f"{UVM}/uvm_perf_prefetch.c",
+    },
+)
+CORE_PART = Part(
+    "core",
+    {
+        "core_channel": f"{CORE}/src/kernel/gpu/fifo/kernel_channel.c",
+        "core_end": f"{CORE}/src/kernel/gpu/fifo/kernel_channel_group.c",
+        "core_gpu": f"{SIDE}/nv.c",
+        "core_tasks": f"{CORE}/src/kernel/gpu/fifo/kernel_channel_group_api.c",
+    },
+)
+PARTS = [UVM_PART, CORE_PART]
+# For a scenario only: the lists of chunks where there is no GPU. On top of the others.
+TESTING = Part("testing", {"testing/pool": f"{UVM}/uvm_pmm_gpu.c"})
+# Where each file of ours goes.
+GLUE = {
+    "core_glue/sluice_core.c": [f"{CORE}/arch/nvalloc/unix/src"],
+    "core_glue/sluice_core.h": [f"{CORE}/arch/nvalloc/unix/include"],
+    "core_glue/sluice_task.h": [f"{CORE}/arch/nvalloc/unix/include", SIDE],
+    "core_glue/sluice_rm.c": [SIDE],
+    "core_glue/sluice_rm.h": [SIDE],
+    "uvm_glue/sluice_uvm.c": [UVM],
+    "uvm_glue/sluice_uvm.h": [UVM],
 }
-SOURCES = f"{UVM}/nvidia-uvm-sources.Kbuild"
+# What is added to the driver's own lists: of sources, and of what its core gives the kernel.
+LISTED = {
+    f"{UVM}/nvidia-uvm-sources.Kbuild": "NVIDIA_UVM_SOURCES += nvidia-uvm/sluice_uvm.c",
+    f"{SIDE}/nvidia-sources.Kbuild": "NVIDIA_SOURCES += nvidia/sluice_rm.c",
+    f"{CORE}/srcs.mk": "SRCS += arch/nvalloc/unix/src/sluice_core.c",
+    f"{CORE}/exports_link_command.txt": (
+        "--undefined=rm_sluice_number\n--undefined=rm_sluice_preempt"
+    ),
+}
 # How the driver's lists are declared, for sluice_uvm.c: newer ones have an array.
-LISTS = "uvm_pmm_gpu.h"
+LISTS = f"{UVM}/uvm_pmm_gpu.h"
 SHAPE = "/* Written by driver.py: what this version of the driver looks like. */\n"
 # The beginning of a function: nothing of a body stands at a line's start.
 FUNCTION = re.compile(r"^[A-Za-z_][^;=]*?\b(\w+)\(")
+NAME = re.compile(r"^(\w+)$")
 OUTSIDE = "(file)"
 
 # Inserted lines by file and function.
 Sites = dict[str, dict[str, int]]
+# Gives the text of one of the driver's files by its path in the public source.
+Read = Callable[[str], str]
 
 
+# Many versions have the same text.
+@functools.cache
 def apply(rule: str, text: str) -> str:
     """Gives a file as a rule file leaves it."""
+    (place,) = (part.files[rule] for part in (*PARTS, TESTING) if rule in part.files)
     with tempfile.TemporaryDirectory(prefix="sluice-driver-") as folder:
-        path = pathlib.Path(folder) / FILES[rule]
+        path = pathlib.Path(folder, pathlib.Path(place).name)
         path.write_text(text, encoding="utf-8")
         command = ["spatch", "--very-quiet", "--no-includes", "--in-place"]
         done = subprocess.run(
@@ -66,6 +120,7 @@ def apply(rule: str, text: str) -> str:
         return path.read_text(encoding="utf-8")
 
 
+@functools.cache
 def sites(before: str, after: str) -> dict[str, int]:
     """Counts a file's new, changed and removed lines by the function they are in."""
     old, new = before.splitlines(), after.splitlines()
@@ -85,20 +140,22 @@ def function_at(lines: list[str], at: int) -> str:
     for line in range(at, -1, -1):
         if line != at and lines[line].startswith("}"):
             break
-        found = FUNCTION.match(lines[line])
+        # In the core the name is alone on its line.
+        alone = lines[line] == "(" and line > 0 and NAME.match(lines[line - 1])
+        found = alone or FUNCTION.match(lines[line])
         if found:
             return found.group(1)
     return OUTSIDE
 
 
-def outcome(folder: pathlib.Path) -> tuple[Sites, dict[str, str]]:
-    """Applies all rules to a folder of nvidia-uvm; gives what changed where, and the texts."""
+def outcome(part: Part, read: Read) -> tuple[Sites, dict[str, str]]:
+    """Applies all rules of a part; gives what changed where, and the texts by path."""
     changed: Sites = {}
     texts = {}
-    for rule, name in FILES.items():
-        before = (folder / name).read_text(encoding="utf-8")
-        texts[name] = apply(rule, before)
-        changed[name] = sites(before, texts[name])
+    for rule, path in part.files.items():
+        before = read(path)
+        texts[path] = apply(rule, before)
+        changed[pathlib.Path(path).name] = sites(before, texts[path])
     return changed, texts
 
 
@@ -120,19 +177,21 @@ def load(path: pathlib.Path = LOCK) -> dict:
     """Gives the lock; a version without known sites is an error."""
     lock = json.loads(path.read_text(encoding="utf-8"))
     for version, entry in lock["versions"].items():
-        if entry["sites"] not in lock["sites"]:
-            raise HarnessError(f"{path.name}: {version} names sites {entry['sites']!r}, not there")
+        for part in PARTS:
+            name = entry.get(part.key)
+            if name not in lock["sites"]:
+                raise HarnessError(f"{path.name}: {version} names {part.key} {name!r}, not there")
     return lock
 
 
-def check(folder: pathlib.Path, version: str, lock: dict) -> dict[str, str]:
-    """Gives the patched texts of a version's nvidia-uvm, or says what is not as locked."""
+def check(part: Part, read: Read, version: str, lock: dict) -> dict[str, str]:
+    """Gives the patched texts of a version's part, or says what is not as locked."""
     entry = lock["versions"].get(version)
     if entry is None:
         known = ", ".join(lock["versions"])
         raise HarnessError(f"driver.lock does not know version {version}; it knows {known}")
-    found, texts = outcome(folder)
-    wrong = differences(lock["sites"][entry["sites"]], found)
+    found, texts = outcome(part, read)
+    wrong = differences(lock["sites"][entry[part.key]], found)
     if wrong:
         raise HarnessError(
             f"the rules do not fit version {version}:\n  " + "\n  ".join(wrong)
@@ -141,38 +200,68 @@ def check(folder: pathlib.Path, version: str, lock: dict) -> dict[str, str]:
     return texts
 
 
-def patched(driver: pathlib.Path, version: str) -> dict[str, str]:
+def patched(parts: list[Part], read: Read, version: str) -> dict[str, str]:
     """Gives all files that the patched driver has other than the stock one, by path."""
-    folder = driver / UVM
-    files = {f"{UVM}/{name}": text for name, text in check(folder, version, load()).items()}
-    for source in GLUE.iterdir():
-        files[f"{UVM}/{source.name}"] = source.read_text(encoding="utf-8")
-    for name in ("kernel-module/include/sluice_gpu.h", "bpf/intf.h"):
-        path = HERE.parent / name
-        place = "bpf/intf.h" if path.name == "intf.h" else f"{UVM}/sluice/{path.name}"
-        files[place] = path.read_text(encoding="utf-8")
-    lists = (folder / LISTS).read_text(encoding="utf-8")
-    has_array = re.search(r"\balloc_list\[", lists)
+    lock = load()
+    files = {}
+    for part in parts:
+        files.update(check(part, read, version, lock))
+    tops = (UVM,) if parts == [UVM_PART] else (UVM, SIDE, CORE)
+    for name, folders in GLUE.items():
+        for folder in (folder for folder in folders if folder.startswith(tops)):
+            files[f"{folder}/{pathlib.Path(name).name}"] = (HERE / name).read_text(encoding="utf-8")
+    for path, line in LISTED.items():
+        if path.startswith(tops):
+            files[path] = f"{read(path).rstrip()}\n{line}\n"
+    interface = (HERE / "include/sluice_gpu.h").read_text(encoding="utf-8")
+    for folder in (folder for folder in (UVM, SIDE) if folder in tops):
+        files[f"{folder}/sluice/sluice_gpu.h"] = interface
+    files[f"{KERNEL}/bpf/intf.h"] = (HERE.parent / "bpf/intf.h").read_text(encoding="utf-8")
+    has_array = re.search(r"\balloc_list\[", read(LISTS))
     files[f"{UVM}/sluice/shape.h"] = SHAPE + ("#define SLUICE_UVM_ALLOC_LIST\n" if has_array else "")
-    sources = (driver / SOURCES).read_text(encoding="utf-8")
-    files[SOURCES] = f"{sources}\nNVIDIA_UVM_SOURCES += {UVM}/sluice_uvm.c\n"
     return files
 
 
+def with_testing(files: dict[str, str]) -> dict[str, str]:
+    """Gives the files of a patched nvidia-uvm with the entry for scenarios in it."""
+    found, texts = outcome(TESTING, files.__getitem__)
+    wrong = differences(load()["sites"][TESTING.key], found)
+    if wrong:
+        raise HarnessError("the rule for scenarios does not fit:\n  " + "\n  ".join(wrong))
+    sources = f"{UVM}/nvidia-uvm-sources.Kbuild"
+    texts[sources] = f"{files[sources]}NVIDIA_UVM_SOURCES += nvidia-uvm/sluice_uvm_testing.c\n"
+    for path in (HERE / "uvm_testing").iterdir():
+        texts[f"{UVM}/{path.name}"] = path.read_text(encoding="utf-8")
+    return {**files, **texts}
+
+
+def write(files: dict[str, str], top: pathlib.Path) -> None:
+    """Puts files below a folder; leaves one alone that has this text, so that no more than
+    what has changed is built again."""
+    for name, text in files.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def of_package(folder: pathlib.Path) -> Read:
+    """Reads from a folder that has the kernel's side only, as Debian's packages do."""
+    return lambda path: (folder / path.removeprefix(f"{KERNEL}/")).read_text(encoding="utf-8")
+
+
+def of_tag(repository: pathlib.Path, tag: str) -> Read:
+    """Reads a tag of the public source's repository."""
+    return lambda path: git(repository, "show", f"{tag}:{path}")
+
+
 def tree_of(repository: pathlib.Path, tag: str) -> str:
-    """Gives the tree id of a tag's kernel interface."""
-    return _git(repository, "rev-parse", "--verify", f"{tag}:kernel-open/{UVM}").strip()
+    """Gives the id of a tag's tree."""
+    return git(repository, "rev-parse", "--verify", f"{tag}^{{tree}}").strip()
 
 
-def unpack(repository: pathlib.Path, tag: str, folder: pathlib.Path) -> pathlib.Path:
-    """Puts what the rules look at into a folder."""
-    for name in FILES.values():
-        text = _git(repository, "show", f"{tag}:kernel-open/{UVM}/{name}")
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
-def _git(repository: pathlib.Path, *words: str) -> str:
+def git(repository: pathlib.Path, *words: str) -> str:
+    """Gives what a git command says."""
     done = subprocess.run(
         ["git", "-C", str(repository), *words], capture_output=True, text=True, check=False
     )
@@ -187,49 +276,47 @@ def check_debian(releases: list[str]) -> None:
 
     lock = load()
     for release in releases:
-        check(uvm.source(release) / UVM, release, lock)
+        check(UVM_PART, of_package(uvm.source(release)), release, lock)
         print(f"{release}: as in driver.lock")
 
 
 def matrix(repository: pathlib.Path) -> None:
-    """Checks every version of the lock that the repository has; fails after all were tried."""
+    """Checks every version of the lock; fails after all were tried."""
     lock = load()
     wrong = []
     for version, entry in lock["versions"].items():
-        if "tree" not in entry:
-            continue
-        if tree_of(repository, version) != entry["tree"]:
-            wrong.append(f"{version}: its source is not that of driver.lock")
-            continue
-        with tempfile.TemporaryDirectory(prefix="sluice-driver-") as folder:
-            try:
-                check(unpack(repository, version, pathlib.Path(folder)), version, lock)
-                print(f"{version}: as in driver.lock", flush=True)
-            except HarnessError as error:
-                wrong.append(str(error))
+        try:
+            if tree_of(repository, version) != entry["source"]:
+                raise HarnessError(f"{version}: its source is not that of driver.lock")
+            for part in PARTS:
+                check(part, of_tag(repository, version), version, lock)
+            print(f"{version}: as in driver.lock", flush=True)
+        except HarnessError as error:
+            wrong.append(str(error))
     if wrong:
         raise HarnessError("\n".join(wrong))
 
 
 def record(repository: pathlib.Path, tags: list[str]) -> None:
     """Writes what comes out for tags into the lock."""
-    lock = load()
+    lock = json.loads(LOCK.read_text(encoding="utf-8"))
     for tag in tags:
-        with tempfile.TemporaryDirectory(prefix="sluice-driver-") as folder:
-            found, _ = outcome(unpack(repository, tag, pathlib.Path(folder)))
         entry = lock["versions"].setdefault(tag, {})
-        entry.update(tree=tree_of(repository, tag), sites=_name_of(lock["sites"], found, tag))
-        print(f"{tag}: sites {entry['sites']}", flush=True)
-    save(lock)
+        entry["source"] = tree_of(repository, tag)
+        for part in PARTS:
+            found, _ = outcome(part, of_tag(repository, tag))
+            entry[part.key] = _name_of(lock["sites"], found, f"{part.key}-as-{tag}")
+        print(f"{tag}: {', '.join(entry[part.key] for part in PARTS)}", flush=True)
+        save(lock)
 
 
-def _name_of(known: dict[str, Sites], found: Sites, version: str) -> str:
-    """Gives the name of equal sites; new ones are named after the version."""
+def _name_of(known: dict[str, Sites], found: Sites, new: str) -> str:
+    """Gives the name of equal sites, or a new one."""
     for name, sites_there in known.items():
         if sites_there == found:
             return name
-    known[f"as-{version}"] = found
-    return f"as-{version}"
+    known[new] = found
+    return new
 
 
 def save(lock: dict, path: pathlib.Path = LOCK) -> None:

@@ -55,6 +55,7 @@ $(call ASSIGN_PER_OBJ_CFLAGS, nvidia-uvm/nvidia_rm_stub.o, $(NVIDIA_UVM_CFLAGS))
 NV_OBJECTS_DEPEND_ON_CONFTEST += nvidia-uvm/nvidia_rm_stub.o
 """
 MODULES = ["nvidia-uvm.ko", "nvidia-uvm/nvidia_rm_stub.ko"]
+TESTING = "nvidia-uvm-testing.ko"
 
 
 def source(release: str) -> pathlib.Path:
@@ -76,12 +77,13 @@ def _fetch(release: str, folder: pathlib.Path) -> None:
         )
     archive.unpack(f"{PACKAGE}={fitting[0]}", folder)
     inner = folder / "usr/src/nvidia-open-kernel.tar.xz"
-    _run("tar", "-xJf", str(inner), "--exclude=*_binary", "-C", str(folder))
+    run("tar", "-xJf", str(inner), "--exclude=*_binary", "-C", str(folder))
     shutil.rmtree(folder / "apt")
     shutil.rmtree(folder / "usr")
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Runs a command; says the end of its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         output = (done.stdout + done.stderr).strip().splitlines()[-40:]
@@ -104,6 +106,13 @@ def _failure(result: str) -> str:
     return "return NV_ERR_NOT_SUPPORTED;" if result == "NV_STATUS" else "return 0;"
 
 
+def kernel_of(headers: pathlib.Path) -> list[str]:
+    """Gives what the driver's makefiles are to be told of a kernel."""
+    common = re.sub(r"(-cloud|-rt)?-amd64$", "-common", str(headers))
+    kernel = headers.name.removeprefix("linux-headers-")
+    return [f"SYSSRC={common}", f"SYSOUT={headers}", f"KERNEL_UNAME={kernel}"]
+
+
 def build(headers: pathlib.Path, out: pathlib.Path, release: str, patched: bool = False) -> None:
     """Builds both modules in a copy of the driver below a folder, and puts them there."""
     driver = source(release)
@@ -119,27 +128,34 @@ def build(headers: pathlib.Path, out: pathlib.Path, release: str, patched: bool 
     core = (driver / "nvidia/nvidia.Kbuild").read_text(encoding="utf-8")
     own = (driver / KBUILD).read_text(encoding="utf-8")
     probes = re.findall(r"^NV_CONFTEST_\w+ \+= .*$", core, re.MULTILINE)
-    _write(copy / KBUILD, "\n".join([own, *probes, KBUILD_STUB]))
-    _write(copy / "nvidia-uvm/nvidia_rm_stub.c", stub((driver / HEADER).read_text(encoding="utf-8")))
-    if patched:
-        for path, text in driver_patches.patched(driver, release).items():
-            (copy / path).parent.mkdir(parents=True, exist_ok=True)
-            _write(copy / path, text)
-    common = re.sub(r"(-cloud|-rt)?-amd64$", "-common", str(headers))
+    files = {
+        KBUILD: "\n".join([own, *probes, KBUILD_STUB]),
+        "nvidia-uvm/nvidia_rm_stub.c": stub((driver / HEADER).read_text(encoding="utf-8")),
+    }
     print(f"building nvidia-uvm {release} for {kernel}: some minutes the first time", flush=True)
-    _run(
-        "make", "-C", str(copy), "-j2", "modules",
-        f"SYSSRC={common}", f"SYSOUT={headers}", f"KERNEL_UNAME={kernel}",
-        "NV_KERNEL_MODULES=nvidia-uvm",
-    )  # fmt: skip
+    if patched:
+        read = driver_patches.of_package(driver)
+        ours = driver_patches.patched([driver_patches.UVM_PART], read, release)
+        # Another binary, which does what a scenario needs where there is no GPU.
+        _make(copy, headers, {**files, **_inner(driver_patches.with_testing(ours))})
+        shutil.copy(copy / MODULES[0], out / TESTING)
+        files.update(_inner(ours))
+    _make(copy, headers, files)
     for module in MODULES:
         shutil.copy(copy / module, out)
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-    """Leaves a file alone that has this text, so that nothing is built again for it."""
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+def _inner(files: dict[str, str]) -> dict[str, str]:
+    """Names files as Debian's package has them, which is the kernel's side only."""
+    return {path.removeprefix(f"{driver_patches.KERNEL}/"): text for path, text in files.items()}
+
+
+def _make(copy: pathlib.Path, headers: pathlib.Path, files: dict[str, str]) -> None:
+    driver_patches.write(files, copy)
+    run(
+        "make", "-C", str(copy), "-j2", "modules",
+        *kernel_of(headers), "NV_KERNEL_MODULES=nvidia-uvm",
+    )  # fmt: skip
 
 
 def main() -> int:

@@ -65,8 +65,10 @@ struct sluice_gpu_owner {
  * @reorder: puts @object, which the manager gave to a block hook, at a position of a
  *	list. Called before that hook's entry point returns, under the caller's locks.
  *	0, -EALREADY (it is there), or -ESTALE (it has another block or is on no list).
+ *	NULL: it has no memory, and calls no memory hook.
  * @preempt: takes the GPU from a task. Called from a worker, may sleep. 0, -ESRCH (no
  *	such task), or -EPERM (its owner is not in @within or below; NULL: anywhere).
+ *	NULL: nothing can be preempted. One of the two has to be there.
  */
 struct sluice_gpu_manager_ops {
 	struct module *owner;
@@ -75,7 +77,10 @@ struct sluice_gpu_manager_ops {
 	int (*preempt)(void *data, u32 runlist, u32 tsg, const struct cgroup *within);
 };
 
-/* Gives an error pointer if @gpu has a manager already (-EEXIST). May sleep. */
+/*
+ * Gives an error pointer if @gpu has a manager already that does the same (-EEXIST): its
+ * memory and its tasks may have one each. May sleep.
+ */
 struct sluice_gpu_manager *sluice_gpu_register_manager(const struct sluice_gpu_manager_ops *ops,
 						       u32 gpu, void *data);
 

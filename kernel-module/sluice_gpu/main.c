@@ -15,12 +15,19 @@ static_assert(sizeof(struct sluice_gpu_evict_ctx) == 64);
 static_assert(sizeof(struct sluice_gpu_task_ctx) == 88);
 static_assert(sizeof(struct sluice_gpu_plain) == 64);
 
+/* Two may share a GPU if one has its memory and the other its tasks. */
+static bool sluice_same_part(const struct sluice_gpu_manager_ops *a,
+			     const struct sluice_gpu_manager_ops *b)
+{
+	return (a->reorder && b->reorder) || (a->preempt && b->preempt);
+}
+
 struct sluice_gpu_manager *sluice_gpu_register_manager(const struct sluice_gpu_manager_ops *ops,
 						       u32 gpu, void *data)
 {
 	struct sluice_gpu_manager *manager, *other;
 
-	if (!ops->name || !ops->reorder || gpu == SLUICE_GPU_ANY)
+	if (!ops->name || (!ops->reorder && !ops->preempt) || gpu == SLUICE_GPU_ANY)
 		return ERR_PTR(-EINVAL);
 	manager = kzalloc(sizeof(*manager), GFP_KERNEL);
 	if (!manager)
@@ -36,7 +43,7 @@ struct sluice_gpu_manager *sluice_gpu_register_manager(const struct sluice_gpu_m
 	}
 	mutex_lock(&sluice_lock);
 	list_for_each_entry(other, &sluice_managers, node) {
-		if (other->gpu == gpu) {
+		if (other->gpu == gpu && sluice_same_part(other->ops, ops)) {
 			mutex_unlock(&sluice_lock);
 			destroy_workqueue(manager->worker);
 			kfree(manager);

@@ -5,18 +5,18 @@
 MODULES = f"{SIM}/modules"
 PLACE, PAGES = 0x200000000000, 2048
 machine.succeed(
-    f"test -e {MODULES}/patched/nvidia-uvm.ko || "
+    f"test -e {MODULES}/patched/nvidia-uvm-testing.ko || "
     "{ echo 'build it first: make -C kernel-module driver' >&2; false; }"
 )
 # Every third page of 8 MiB. What comes of it natively and in groups of eight pages is known.
 write_file("/run/touches", "\n".join(f"w {page}" for page in range(0, PAGES, 3)))
 
 
-def load():
+def load(name="nvidia-uvm"):
     """Loads the driver; gives what it says of policies."""
     machine.succeed(
         "dmesg -C",
-        f"insmod {MODULES}/patched/nvidia-uvm.ko",
+        f"insmod {MODULES}/patched/{name}.ko",
         "rm -f /dev/nvidia-uvm",
         "mknod /dev/nvidia-uvm c $(awk '$2 == \"nvidia-uvm\" { print $1 }' /proc/devices) 0",
     )
@@ -42,6 +42,30 @@ def faults(cgroup=""):
     lines = machine.succeed("cat /run/report").splitlines()[1:-1]
     beside = sum(json.loads(line)["came"] for line in lines)
     return len(lines), beside
+
+
+POOL = "/sys/module/nvidia_uvm/parameters/sluice_pool"
+# On the lists after that, the first to go first: unused 1, used 2 4 5 3 0.
+ORDERS = ["new 6", *["touch 1"] * 3, "touch 3", "touch 0", "idle 1", *["evict"] * 4]
+
+
+def victims():
+    """Gives what the driver evicts of six chunks that were filled, touched and left alone."""
+    machine.succeed(*[f"echo {order} >{POOL}" for order in ORDERS])
+    evicted = machine.succeed(f"cat {POOL}").split()
+    machine.succeed(f"echo end >{POOL}")
+    return [int(chunk) for chunk in evicted]
+
+
+def evicts(policy, expected, **calls):
+    """Expects these victims with a policy, and that each hook was asked and obeyed so often."""
+    machine.succeed(f"sluice-policy load {policy}")
+    assert victims() == expected
+    counted = hooks(policy)
+    for hook, (asked, applied) in calls.items():
+        assert counted[hook]["calls"] == asked, (hook, counted[hook])
+        assert counted[hook]["outcomes"]["applied"] == applied, (hook, counted[hook])
+    machine.succeed(f"sluice-policy unload {policy}")
 
 
 NATIVE, GROUPS = (24, PAGES - 24), (256, PAGES - 256)
@@ -90,6 +114,30 @@ with subtest("nothing comes in beside the page where a policy wants that"):
     machine.succeed("sluice-policy load prefetch_none")
     assert faults() == (683, 0)
     machine.succeed("sluice-policy unload prefetch_none")
+
+unload()
+# The same driver with a way to its lists of chunks where there is no GPU.
+load("nvidia-uvm-testing")
+with subtest("eviction without a policy is the driver's own"):
+    assert victims() == [1, 2, 4, 5]
+
+with subtest("a chunk that a policy leaves where it is goes as it came"):
+    evicts("eviction_fifo", [1, 0, 2, 3], block_access=(5, 5))
+
+with subtest("a chunk that a policy moves to the head goes first"):
+    evicts("eviction_mru", [1, 0, 3, 2], block_access=(5, 3))
+
+with subtest("a policy chooses whom to evict"):
+    evicts(
+        "eviction_lfu",
+        [2, 4, 5, 3],
+        block_activate=(6, 0),
+        block_access=(5, 0),
+        evict_prepare=(4, 4),
+    )
+
+with subtest("and without one it is the driver's own again"):
+    assert victims() == [1, 2, 4, 5]
 
 with subtest("the driver can be unloaded, and sluice_gpu then"):
     unload()
