@@ -137,9 +137,8 @@ fn tell(inbox: &Inbox, bound: &mut Option<ByteLen>, next: Option<ByteLen>, large
     }
     *bound = next;
     if let Some(bytes) = next {
-        let who = largest.map_or_else(String::new, |User { pid, name, bytes }| {
-            format!("; {name} (process {pid}) uses {bytes}")
-        });
+        let who = largest
+            .map_or_else(String::new, |User { who, bytes }| format!("; {who} uses {bytes}"));
         tracing::info!("other programs leave {bytes} of GPU memory above the reserve{who}");
     }
     let _ = inbox.send(Message::Event(Event::VramBounded(next)));
