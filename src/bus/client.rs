@@ -180,30 +180,32 @@ impl Client {
         let body = reply.body();
         let values: HashMap<String, OwnedValue> =
             body.deserialize().map_err(|error| received("GetAll", error))?;
-        let values = Values(values);
-        Ok(ControlState {
-            goal: values.take("Goal")?,
-            rule: values.take("Rule")?,
-            sentence: values.take("Sentence")?,
-            progress: values.take("Progress")?,
-            detail: values.take("Detail")?,
-            enabled: values.take("Enabled")?,
-            suspended: values.take("Suspended")?,
-            running: values.take("Running")?,
-            target_bytes: values.take("TargetBytes")?,
-            held_bytes: values.take("HeldBytes")?,
-            full_bytes: values.take("FullBytes")?,
-            leased_bytes: values.take("LeasedBytes")?,
-            on_battery: values.take("OnBattery")?,
-            battery_level: u8::try_from(values.take::<i16>("BatteryLevel")?).ok(),
-            faulty: values.take("Faulty")?,
-            version: values.take("Version")?,
-            // An older one has none; who compares them asks for them alone.
-            settings: BTreeMap::from_iter(
-                values.take::<HashMap<_, _>>("Settings").unwrap_or_default(),
-            ),
-        })
+        read_state(&Values(values))
     }
+}
+
+fn read_state(values: &Values) -> Result<ControlState> {
+    // An older one has none; who compares them asks for them alone.
+    let settings: Option<HashMap<_, _>> = values.take_if_there("Settings")?;
+    Ok(ControlState {
+        goal: values.take("Goal")?,
+        rule: values.take("Rule")?,
+        sentence: values.take("Sentence")?,
+        progress: values.take("Progress")?,
+        detail: values.take("Detail")?,
+        enabled: values.take("Enabled")?,
+        suspended: values.take("Suspended")?,
+        running: values.take("Running")?,
+        target_bytes: values.take("TargetBytes")?,
+        held_bytes: values.take("HeldBytes")?,
+        full_bytes: values.take("FullBytes")?,
+        leased_bytes: values.take("LeasedBytes")?,
+        on_battery: values.take("OnBattery")?,
+        battery_level: u8::try_from(values.take::<i16>("BatteryLevel")?).ok(),
+        faulty: values.take("Faulty")?,
+        version: values.take("Version")?,
+        settings: BTreeMap::from_iter(settings.unwrap_or_default()),
+    })
 }
 
 fn read_device(values: &Values) -> Result<Device> {
@@ -221,14 +223,63 @@ struct Values(HashMap<String, OwnedValue>);
 
 impl Values {
     fn take<T: TryFrom<OwnedValue>>(&self, name: &str) -> Result<T> {
-        self.0.get(name).and_then(|value| T::try_from(value.try_clone().ok()?).ok()).ok_or_else(
-            || {
-                Error::new(
-                    Kind::Protocol,
-                    format!("sluiced has no property {name} as it should be"),
-                )
-                .with_hint("is it the same version of sluice and sluiced?")
-            },
-        )
+        let missing = || unlike(format!("sluiced has no property {name}"));
+        self.take_if_there(name)?.ok_or_else(missing)
+    }
+
+    /// `Ok(None)`: the service does not have it.
+    ///
+    /// Errors: `Protocol` where it has another type.
+    fn take_if_there<T: TryFrom<OwnedValue>>(&self, name: &str) -> Result<Option<T>> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let taken = value.try_clone().ok().and_then(|value| T::try_from(value).ok());
+        let wrong =
+            || unlike(format!("sluiced's property {name} is of type {}", value.value_signature()));
+        taken.ok_or_else(wrong).map(Some)
+    }
+}
+
+fn unlike(what: String) -> Error {
+    Error::new(Kind::Protocol, what).with_hint("is it the same version of sluice and sluiced?")
+}
+
+#[cfg(test)]
+mod tests {
+    use zvariant::Value;
+
+    use super::*;
+
+    fn values(settings: Option<Value<'static>>) -> Values {
+        let words = ["Goal", "Rule", "Sentence", "Progress", "Detail", "Version"];
+        let sizes = ["TargetBytes", "HeldBytes", "FullBytes", "LeasedBytes"];
+        let bits = ["Enabled", "Suspended", "Running", "OnBattery", "Faulty"];
+        let all = words
+            .map(|name| (name, Value::from("word")))
+            .into_iter()
+            .chain(sizes.map(|name| (name, Value::from(1_u64))))
+            .chain(bits.map(|name| (name, Value::from(true))))
+            .chain([("BatteryLevel", Value::from(-1_i16))])
+            .chain(settings.map(|settings| ("Settings", settings)));
+        Values(all.map(|(name, value)| (name.to_owned(), value.try_into().unwrap())).collect())
+    }
+
+    #[test]
+    fn settings_may_be_missing_and_not_of_another_type() {
+        assert!(read_state(&values(None)).unwrap().settings.is_empty());
+        let right = HashMap::from([("tier.reserve", "1 GiB")]);
+        let state = read_state(&values(Some(right.into()))).unwrap();
+        assert_eq!(state.settings["tier.reserve"], "1 GiB");
+        let error = read_state(&values(Some(Value::from("tier.reserve=1G")))).unwrap_err();
+        assert_eq!(error.kind(), Kind::Protocol);
+        assert_eq!(error.to_string(), "sluiced's property Settings is of type s");
+        assert!(error.hint().is_some());
+    }
+
+    #[test]
+    fn what_must_be_there_is_named_where_it_is_not() {
+        let mut values = values(None);
+        values.0.remove("Faulty");
+        let error = read_state(&values).unwrap_err();
+        assert_eq!(error.to_string(), "sluiced has no property Faulty");
     }
 }

@@ -34,9 +34,9 @@ impl Host {
     }
 }
 
-/// What was shown: the id that was replaced, summary and body.
+/// What was shown: the id that was replaced, summary, body and icon.
 #[derive(Clone, Default)]
-struct Shown(Arc<Mutex<Vec<(u32, String, String)>>>);
+struct Shown(Arc<Mutex<Vec<(u32, String, String, String)>>>);
 
 #[interface(name = "org.freedesktop.Notifications")]
 impl Shown {
@@ -44,7 +44,7 @@ impl Shown {
         &self,
         _app: &str,
         replaces: u32,
-        _icon: &str,
+        icon: &str,
         summary: &str,
         body: &str,
         _actions: Vec<String>,
@@ -52,7 +52,7 @@ impl Shown {
         _expires: i32,
     ) -> u32 {
         let mut shown = self.0.lock().unwrap();
-        shown.push((replaces, summary.to_owned(), body.to_owned()));
+        shown.push((replaces, summary.to_owned(), body.to_owned(), icon.to_owned()));
         if replaces == 0 { shown.len() as u32 } else { replaces }
     }
 }
@@ -139,7 +139,7 @@ impl Session {
             .lock()
             .unwrap()
             .iter()
-            .map(|(_, summary, body)| format!("{summary}: {body}"))
+            .map(|(_, summary, body, _)| format!("{summary}: {body}"))
             .collect()
     }
 
@@ -373,6 +373,8 @@ async fn battery_stops_are_said_and_never_a_flood() {
     assert!(shown[0].2.starts_with("on battery: "), "{shown:?}");
     // The second took the place of the first, the answer did not.
     assert_eq!([shown[0].0, shown[1].0, shown[2].0], [0, 1, 0]);
+    // None of it is a fault, and a battery stop is nothing to show a green arrow with.
+    assert!(shown.iter().all(|(.., icon)| icon == "sluice"), "{shown:?}");
 }
 
 #[tokio::test]
@@ -417,12 +419,14 @@ async fn the_tray_reads_what_the_service_says_of_its_devices() {
 #[test]
 fn what_the_desktop_starts_is_there_and_its_icons_too() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("nixos-module/desktop");
-    for icon in ["on", "off", "paused", "fault"] {
-        let text =
-            std::fs::read_to_string(folder.join(format!("icons/sluice-{icon}.svg"))).unwrap();
+    for icon in ["sluice", "sluice-on", "sluice-off", "sluice-paused", "sluice-fault"] {
+        let text = std::fs::read_to_string(folder.join(format!("icons/{icon}.svg"))).unwrap();
         assert!(text.contains("<svg "), "{icon}");
     }
     let text = std::fs::read_to_string(folder.join("sluice-tray.desktop")).unwrap();
+    for icon in text.lines().filter_map(|line| line.strip_prefix("Icon=")) {
+        assert!(folder.join(format!("icons/{icon}.svg")).exists(), "{icon}");
+    }
     let mut commands = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("Exec=")) {
         let mut words: Vec<&str> = line.split(' ').collect();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::view::Click;
+use super::view::{Click, Icon};
 use crate::engine::arbiter::Explanation;
 use crate::engine::error::Error;
 
@@ -23,6 +23,18 @@ pub enum Topic {
     Change,
     /// The answer to a click.
     Answer,
+}
+
+impl Topic {
+    /// A state's icon would be that of another moment: what a notice tells of may be over,
+    /// or only begin.
+    #[must_use]
+    pub fn icon(self) -> Icon {
+        match self {
+            Self::Fault => Icon::Fault,
+            Self::Change | Self::Answer => Icon::Plain,
+        }
+    }
 }
 
 /// A notification, as plain text.

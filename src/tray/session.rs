@@ -11,7 +11,7 @@ use zbus::zvariant::Value;
 use zbus::{Connection, MessageStream};
 
 use super::notices::{Message, Topic};
-use super::view::{Icon, without_markup};
+use super::view::without_markup;
 use super::{Event, Inbox};
 use crate::engine::error::{Error, Kind, Result};
 
@@ -65,15 +65,15 @@ pub(super) async fn speak(connection: Connection, mut heard: mpsc::UnboundedRece
 }
 
 async fn notify(connection: &Connection, message: &Message, replaces: u32) -> zbus::Result<u32> {
-    let is_fault = message.topic == Topic::Fault;
-    let icon = if is_fault { Icon::Fault } else { Icon::On };
+    let urgency = if message.topic == Topic::Fault { 2_u8 } else { 1 };
     let hints = HashMap::from([
-        ("urgency", Value::from(if is_fault { 2_u8 } else { 1 })),
+        ("urgency", Value::from(urgency)),
         ("desktop-entry", Value::from("sluice-tray")),
     ]);
     let body = without_markup(&message.body);
     let none: &[&str] = &[];
-    let words = ("Sluice", replaces, icon.name(), &*message.summary, &*body, none, hints, -1_i32);
+    let icon = message.topic.icon().name();
+    let words = ("Sluice", replaces, icon, &*message.summary, &*body, none, hints, -1_i32);
     let path = "/org/freedesktop/Notifications";
     let asked =
         connection.call_method(Some(NOTIFICATIONS), path, Some(NOTIFICATIONS), "Notify", &words);

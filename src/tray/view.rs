@@ -82,6 +82,8 @@ pub enum Entry {
 /// The icons, by what they say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icon {
+    /// Nothing of how it is: whose it is.
+    Plain,
     /// GPU memory is lent, or may be.
     On,
     /// Nothing is lent: switched off, or nobody does it.
@@ -97,6 +99,7 @@ impl Icon {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Plain => "sluice",
             Self::On => "sluice-on",
             Self::Off => "sluice-off",
             Self::Paused => "sluice-paused",
@@ -157,7 +160,8 @@ fn title(seen: &Seen) -> String {
 fn lines(seen: &Seen) -> [String; 3] {
     let Some(state) = &seen.state else {
         let lines = [
-            "sluiced does not run",
+            // Beside the title in the tooltip, alone in the menu.
+            "Nobody decides what is lent",
             "next: systemctl start sluiced",
             "A store that runs goes on as it was told last",
         ];
@@ -340,6 +344,8 @@ mod tests {
         let shown = picture(&absent);
         assert_eq!((shown.icon, shown.title.as_str()), (Icon::Off, "Sluice: sluiced does not run"));
         assert_eq!(shown.lines[1], "next: systemctl start sluiced");
+        // The tooltip has the title above them.
+        assert!(shown.lines.iter().all(|line| !line.contains("does not run")), "{shown:?}");
         assert!(shown.menu.iter().any(|entry| matches!(entry, Entry::Switch { on: false, .. })));
         assert_eq!(offered(&absent, Click::Why), Some(false));
     }

@@ -2,6 +2,7 @@
 # What scenarios share. It stands before each of them, here and in a NixOS test, and
 # uses nothing but the test driver's own names.
 import json
+import time
 
 STORE = "sluice-store.service"
 CONFIG = "/etc/sluice/sluice.toml"
@@ -123,6 +124,52 @@ def pressure_ended(timeout=600):
     machine.log(str(report))
     assert report["wrong"] == 0, report
     return report
+
+
+def until_rule(rule, progress="settled"):
+    """Waits until sluiced goes by that rule, and is so far with it; gives what it explains."""
+    machine.wait_until_succeeds(
+        "sluice explain --json >/run/why.json;"
+        f"grep -q '\"rule\": \"{rule}\"' /run/why.json && grep -q '\"progress\": \"{progress}\"' /run/why.json"
+    )
+    return json.loads(machine.succeed("cat /run/why.json"))
+
+
+def start_sluiced():
+    """Starts the control plane; where it does not run, its own words are in the failure."""
+    machine.succeed(
+        "systemctl reload dbus",
+        "systemctl start sluiced || { journalctl -u sluiced -n 30 >&2; false; }",
+    )
+
+
+def start_logind(settings=""):
+    """Starts logind, which most machines here do without, with further settings."""
+    write_file("/run/systemd/logind.conf.d/test.conf", f"[Login]\n{settings}")
+    machine.succeed(
+        "systemctl is-active -q systemd-logind || rm -f /etc/systemd/system/systemd-logind.service",
+        "systemctl daemon-reload; systemctl restart systemd-logind",
+    )
+
+
+def sleep_and_wake(command):
+    """Runs a command that has the machine sleep, presses the button, waits until it is awake."""
+
+    def wakings():
+        return machine.get_console_log().count("PM: suspend exit")
+
+    before = wakings()
+    machine.succeed(command)
+    while wakings() == before:
+        if "suspended" in machine.send_monitor_command("info status"):
+            machine.send_monitor_command("system_wakeup")
+        time.sleep(0.5)
+
+
+def has_ended(*units):
+    """Waits until the units are inactive, or have failed."""
+    states = f"systemctl show --property=ActiveState --value {' '.join(units)}"
+    machine.wait_until_fails(f"{states} | grep -qxE 'active|activating|deactivating|reloading'")
 
 
 FAKE_DRIVER = "/usr/lib/sluice-fake/libcuda.so.1"

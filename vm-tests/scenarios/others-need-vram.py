@@ -19,17 +19,7 @@ path = "/dev/disk/by-id/virtio-spill"
 dwell_s = 1
 """)
 start_store()
-machine.succeed(
-    "systemctl reload dbus",
-    "systemctl start sluiced || { journalctl -u sluiced -n 30 >&2; false; }",
-)
-
-
-def until_rule(rule):
-    machine.wait_until_succeeds(
-        "sluice explain --json >/run/why.json;"
-        f"grep -q '\"rule\": \"{rule}\"' /run/why.json && grep -q '\"progress\": \"settled\"' /run/why.json"
-    )
+start_sluiced()
 
 
 def card():

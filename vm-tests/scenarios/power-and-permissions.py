@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # vm: binaries=policies timeout=1200
-# The control plane with the machine's own bus, polkit and UPower: what is kept for the GPU's
+# The control plane with the machine's own bus, polkit, logind and UPower: what is kept for the GPU's
 # programs is lent while memory is short; unplugged, all fast memory is given back, and plugged
-# it is lent again; an off by hand stays off; whoever is not
-# allowed is refused; and while programs fault on its pages the store does not notice that
-# sluiced is killed and comes back.
+# it is lent again; an off by hand stays off; who sits at the machine may switch, and
+# whoever is not allowed is refused; and while programs fault on its pages the store does not
+# notice that sluiced is killed and comes back.
 PLUG = "/sys/module/sluice_supply/parameters/online"
 
 
@@ -13,16 +13,11 @@ def store():
     return fast["target_bytes"], fast["held_bytes"], fast["open"]
 
 
-def explained():
-    return json.loads(machine.succeed("sluice explain --json"))
-
-
-def until_rule(rule, progress="settled"):
-    machine.wait_until_succeeds(
-        "sluice explain --json >/run/why.json;"
-        f"grep -q '\"rule\": \"{rule}\"' /run/why.json && grep -q '\"progress\": \"{progress}\"' /run/why.json"
-    )
-    return explained()
+def session(user, tty, command):
+    """Runs a command in a session on a terminal; gives its exit code and what it said."""
+    words = f"-p User={user} -p PAMName=login -p TTYPath=/dev/{tty} -p StandardOutput=truncate:/run/said"
+    code, _ = machine.execute(f"systemd-run --quiet --wait --collect {words} {command}")
+    return code, machine.succeed("cat /run/said")
 
 
 SETTINGS = """
@@ -39,11 +34,9 @@ dwell_s = 1
 """
 configure(SETTINGS + 'idle_target = "64M"')
 machine.succeed(f"insmod {SIM}/modules/sluice_supply.ko", "udevadm settle")
+start_logind()
 start_store()
-machine.succeed(
-    "systemctl reload dbus",
-    "systemctl start sluiced || { journalctl -u sluiced -n 30 >&2; false; }",
-)
+start_sluiced()
 
 with subtest("what stays with the GPU's own programs is lent while the machine is short of memory"):
     until_rule("calm")
@@ -94,16 +87,33 @@ with subtest("Prometheus is answered by the unit, hardened as it is"):
     for line in ("sluice_store_up 1", 'sluice_control_rule{rule="configured"} 1', 'sluice_device_swapped_on{device="/dev/nbd0"} 1'):
         assert line in page, page
 
-with subtest("an off by hand stays off, whatever the power does"):
-    machine.succeed("sluice off --within 10m")
+# There is no screen, but its terminals are there. This one is shown; the serial one is of no seat.
+SHOWN, HIDDEN, NONE = "tty1", "tty2", "ttyS0"
+machine.succeed("useradd sitting; useradd waiting")
+
+with subtest("an off by hand, of who sits at the machine, stays off, whatever the power does"):
+    code, said = session("sitting", SHOWN, "sluice off --within 10m")
+    assert code == 0, (code, said)
     nothing_is_left_behind()
     for online in (0, 1):
         machine.succeed(f"echo {online} >{PLUG}")
         machine.wait_until_succeeds(f"sluice explain --json | grep -q '{'AC' if online else 'battery at'}'")
     machine.succeed("systemctl restart sluiced")
-    why = until_rule("manual-off")
+    until_rule("manual-off")
     assert not swaps(), swaps()
-    machine.succeed("sluice on --within 10m")
-    assert "/dev/nbd0" in swaps(), swaps()
-    machine.succeed("systemctl stop sluiced", f"systemctl stop {STORE}")
-    nothing_is_left_behind()
+
+with subtest("who does not sit there may not undo it"):
+    for user, tty in [("waiting", HIDDEN), ("waiting", NONE), ("sitting", NONE)]:
+        code, said = session(user, tty, "sluice on --within 10m")
+        assert code == 1 and "org.sluice.toggle is refused" in said, (user, tty, code, said)
+        assert not swaps(), swaps()
+
+with subtest("who sits there may switch, and no more"):
+    code, said = session("sitting", SHOWN, "sluice on --within 10m")
+    assert code == 0 and "/dev/nbd0" in swaps(), (code, said, swaps())
+    code, said = session("sitting", SHOWN, "sluice target 64M")
+    assert code == 1 and "org.sluice.target is refused" in said, (code, said)
+    assert store()[0] == 128 * MIB, store()
+
+machine.succeed("systemctl stop sluiced", f"systemctl stop {STORE}")
+nothing_is_left_behind()

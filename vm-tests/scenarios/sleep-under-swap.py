@@ -3,9 +3,8 @@
 # The machine sleeps (to RAM, really) and wakes while a program swaps to a card: no page is
 # on the card meanwhile, who might wait for a page is stopped first, and afterwards all is as
 # before. A sleep that is given up half way leaves everything at work; one that would cost
-# pages is refused. There is no logind here: its part, starting the service, is done by hand.
-import time
-
+# pages is refused. There is no logind here: its part, starting the service, is done by hand;
+# sleep-by-logind has one, and the control plane.
 fake_cards("device-bytes=512M")
 SWAP = f"""
 [swap]
@@ -32,19 +31,6 @@ write_file(
 machine.succeed("systemctl daemon-reload")
 
 
-def has_ended(*units):
-    """Waits until the units are inactive, or have failed."""
-    states = f"systemctl show --property=ActiveState --value {' '.join(units)}"
-    machine.wait_until_fails(f"{states} | grep -qxE 'active|activating|deactivating|reloading'")
-
-
-def wake():
-    """Presses the button once the machine sleeps."""
-    while "suspended" not in machine.send_monitor_command("info status"):
-        time.sleep(0.5)
-    machine.send_monitor_command("system_wakeup")
-
-
 def card():
     return tier("cuda:0")
 
@@ -61,11 +47,9 @@ configure(SWAP + SPILL)
 start_store()
 keep_busy(90)
 with subtest("it sleeps with the card closed and the program stopped, and wakes"):
-    machine.succeed(f"systemctl start --no-block {SUSPEND}")
-    wake()
+    sleep_and_wake(f"systemctl start --no-block {SUSPEND}")
     has_ended(SUSPEND)
     machine.fail(f"systemctl is-failed {SUSPEND}")
-    machine.wait_for_console_text("PM: suspend exit")
     slept = json.loads(machine.succeed("cat /run/slept.json"))
     then = next(t for t in slept["tiers"] if t["name"] == "cuda:0")
     assert not then["open"] and then["held_bytes"] == 0, then

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -92,11 +93,10 @@ async fn serve(options: &Options, config: Config) -> Result<()> {
     let shared: Shared<ControlState> = Shared::new(view(&state, &settings).into());
     let connection = serve_bus(&inbox, &shared).await?;
 
-    let (on_battery, battery_seen) = watch::channel(false);
     let (pressure, pressure_seen) = watch::channel(pressure_wanted(&config));
     let socket = options.socket.clone();
     let (watched, watched_seen) = watch::channel(neighbours_wanted(&config));
-    tokio::spawn(sources::store(socket.clone(), battery_seen, inbox.clone()));
+    tokio::spawn(sources::store(socket.clone(), watched_seen.clone(), inbox.clone()));
     let root = options.root.clone();
     tokio::spawn(neighbours::watch(socket.clone(), root, watched_seen, inbox.clone()));
     tokio::spawn(sources::power(connection.clone(), options.root.clone(), inbox.clone()));
@@ -116,7 +116,6 @@ async fn serve(options: &Options, config: Config) -> Result<()> {
         devices: Devices::default(),
         leases: Leases::default(),
         config_path: options.config.clone(),
-        on_battery,
         pressure,
         watched,
         metrics: None,
@@ -187,7 +186,7 @@ fn pressure_wanted(config: &Config) -> Option<u8> {
 fn neighbours_wanted(config: &Config) -> Watched {
     let library = config.cuda.as_ref().and_then(|cuda| cuda.library.clone());
     let reserve = config.tier.reserve;
-    Watched { reserve, library, open: false, on_battery: false }
+    Watched { reserve, library, store: None, on_battery: false }
 }
 
 struct Daemon {
@@ -201,7 +200,6 @@ struct Daemon {
     devices: Devices,
     leases: Leases,
     config_path: PathBuf,
-    on_battery: watch::Sender<bool>,
     pressure: watch::Sender<Option<u8>>,
     watched: watch::Sender<Watched>,
     metrics: Option<metrics::Server>,
@@ -226,7 +224,7 @@ impl Daemon {
     async fn take(&mut self, message: Message) {
         match message {
             Message::Event(event) => self.tell(&event).await,
-            Message::Seen(status) => self.see(status.as_deref()).await,
+            Message::Seen(status) => self.see(status).await,
             Message::Called(Pending { call, answer }) => match call {
                 Call::Control(request) => {
                     let _ = answer.send(self.control(request).await);
@@ -244,23 +242,14 @@ impl Daemon {
         }
     }
 
-    async fn see(&mut self, status: Option<&Status>) {
-        let devices = status.map_or(&[][..], |status| &status.devices);
+    async fn see(&mut self, status: Option<Arc<Status>>) {
+        let devices = status.as_ref().map_or(&[][..], |status| &status.devices);
         if let Err(error) = self.devices.publish(&self.connection, devices).await {
             tracing::debug!("devices are not shown: {error}");
         }
-        // Without a spill nothing could be given back.
-        let gives = self.state.has_spill();
-        self.watch(|watched| watched.open = gives && neighbours::is_open(status));
-        self.tell(&Event::StoreSeen(status.map(store_link::view))).await;
-    }
-
-    fn watch(&self, change: impl FnOnce(&mut Watched)) {
-        self.watched.send_if_modified(|watched| {
-            let before = watched.clone();
-            change(watched);
-            *watched != before
-        });
+        let view = status.as_deref().map(store_link::view);
+        self.watched.send_modify(|watched| watched.store = status);
+        self.tell(&Event::StoreSeen(view)).await;
     }
 
     async fn control(&mut self, request: ControlRequest) -> crate::engine::error::Result<Answer> {
@@ -298,8 +287,9 @@ impl Daemon {
         self.executor.run(actions).await;
         self.leases.answer(&self.state);
         let on_battery = self.state.power().on_battery;
-        self.on_battery.send_replace(on_battery);
-        self.watch(|watched| watched.on_battery = on_battery);
+        self.watched.send_if_modified(|watched| {
+            std::mem::replace(&mut watched.on_battery, on_battery) != on_battery
+        });
         self.show().await;
     }
 
@@ -332,7 +322,8 @@ impl Daemon {
                 tracing::info!("{} is read anew", self.config_path.display());
                 self.pressure.send_replace(pressure_wanted(&config));
                 let Watched { reserve, library, .. } = neighbours_wanted(&config);
-                self.watch(|watched| (watched.reserve, watched.library) = (reserve, library));
+                self.watched
+                    .send_modify(|watched| (watched.reserve, watched.library) = (reserve, library));
                 self.serve_metrics(&config);
                 let level = self.settings.remove(CONTROL_AT_START);
                 self.settings = config::in_force::of_control(&config);

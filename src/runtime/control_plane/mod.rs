@@ -22,6 +22,8 @@ mod sources;
 mod store_link;
 mod wishes;
 
+use std::sync::Arc;
+
 use crate::bus::manager::Pending;
 use crate::engine::arbiter::Event;
 use crate::engine::view::Status;
@@ -31,7 +33,7 @@ enum Message {
     /// For the arbiter.
     Event(Event),
     /// The store was looked at; `None`: none answers.
-    Seen(Option<Box<Status>>),
+    Seen(Option<Arc<Status>>),
     /// A client calls.
     Called(Pending),
     /// The configuration is to be read anew.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What other programs do with the GPUs on which the store is: looked at while
-//! one of them is open, and never while all are closed.
+//! What other programs do with the GPUs on which the store is: looked at whenever the
+//! store was seen with one of them open, and never while all are closed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -16,27 +15,26 @@ use crate::engine::units::{ByteLen, SLAB_BYTES};
 use crate::engine::view::{Status, Tier};
 use crate::vram::{Gpus, Memory, User};
 
-/// Between two looks: a game that starts takes its memory within seconds.
-const LOOK: Duration = Duration::from_secs(1);
-/// On battery each wake-up costs.
-const LOOK_ON_BATTERY: Duration = Duration::from_secs(5);
-
 /// What to look at, and for what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Watched {
     /// What is to stay free on each GPU.
     pub reserve: ByteLen,
     /// The CUDA driver's library, if one is configured.
     pub library: Option<PathBuf>,
-    /// Whether the store has a GPU open.
-    pub open: bool,
+    /// The store as it was seen last, whoever looked.
+    pub store: Option<Arc<Status>>,
     /// Whether the machine runs on battery.
     pub on_battery: bool,
 }
 
-/// Whether the store has a GPU open.
-pub(super) fn is_open(status: Option<&Status>) -> bool {
-    status.is_some_and(|status| status.tiers.iter().any(|tier| device(tier).is_some()))
+impl Watched {
+    /// The store, while it has a GPU open and could give some of it back.
+    pub fn lending(&self) -> Option<&Arc<Status>> {
+        // Without a spill nothing could be given back.
+        let store = self.store.as_ref().filter(|store| store_link::view(store).has_spill)?;
+        store.tiers.iter().any(|tier| device(tier).is_some()).then_some(store)
+    }
 }
 
 /// The GPU of a tier that may be asked.
@@ -45,7 +43,7 @@ fn device(tier: &Tier) -> Option<GpuSelector> {
     name.parse().ok()
 }
 
-/// Looks for as long as the inbox is there.
+/// Looks each time the store was seen, for as long as the inbox is there.
 pub(super) async fn watch(
     socket: PathBuf,
     root: PathBuf,
@@ -57,40 +55,37 @@ pub(super) async fn watch(
     let mut complained = None;
     while !inbox.is_closed() {
         let now = watched.borrow_and_update().clone();
-        if !now.open {
+        if let Some(before) = now.lending() {
+            let opened = match gpus.take() {
+                Some(opened) => opened,
+                None => open(&root, &now).await,
+            };
+            let seen = look(&socket, before, &opened).await;
+            gpus = Some(opened);
+            match seen {
+                Ok(Some((tiers, largest))) => {
+                    complained = None;
+                    let next = vram_bound(&tiers, now.reserve, bound);
+                    tell(&inbox, &mut bound, next, largest);
+                }
+                // The store is gone, or closed its GPU: that is told by others.
+                Ok(None) => {}
+                Err(error) => {
+                    let text = error.to_string();
+                    if complained.as_ref() != Some(&text) {
+                        tracing::warn!("others' use of GPU memory cannot be seen: {text}");
+                        complained = Some(text);
+                    }
+                }
+            }
+        } else {
             // Ends NVML, too, which would keep the GPU's nodes open.
             gpus = None;
             tell(&inbox, &mut bound, None, None);
-            if watched.changed().await.is_err() {
-                return;
-            }
-            continue;
         }
-        let opened = match gpus.take() {
-            Some(opened) => opened,
-            None => open(&root, &now).await,
-        };
-        let seen = look(&socket, &opened).await;
-        gpus = Some(opened);
-        match seen {
-            Ok(Some((tiers, largest))) => {
-                complained = None;
-                let next = vram_bound(&tiers, now.reserve, bound);
-                tell(&inbox, &mut bound, next, largest);
-            }
-            // The store is gone, or closed its GPU: that is told by others.
-            Ok(None) => {}
-            Err(error) => {
-                let text = error.to_string();
-                if complained.as_ref() != Some(&text) {
-                    tracing::warn!("others' use of GPU memory cannot be seen: {text}");
-                    complained = Some(text);
-                }
-            }
+        if watched.changed().await.is_err() {
+            return;
         }
-        let pause = if now.on_battery { LOOK_ON_BATTERY } else { LOOK };
-        // A change of what is to be looked at is a reason to look now.
-        let _ = tokio::time::timeout(pause, watched.changed()).await;
     }
 }
 
@@ -100,12 +95,13 @@ async fn open(root: &std::path::Path, watched: &Watched) -> Arc<Gpus> {
     Arc::new(opened.expect("opening does not panic"))
 }
 
-/// The store's fast tiers with what is free beside each, and who uses the most.
+/// The store's fast tiers with what is free beside each, and who uses the most. What is
+/// asked of the GPUs lies between `before` and a look of its own.
 async fn look(
     socket: &std::path::Path,
+    before: &Status,
     gpus: &Arc<Gpus>,
 ) -> Result<Option<(Vec<Lent>, Option<User>)>> {
-    let Some(before) = store_link::look(socket).await? else { return Ok(None) };
     let devices: Vec<_> = before.tiers.iter().map(device).collect();
     let asked = Arc::clone(gpus);
     let answers = tokio::task::spawn_blocking(move || -> Result<Vec<Option<Memory>>> {
@@ -137,10 +133,88 @@ fn tell(inbox: &Inbox, bound: &mut Option<ByteLen>, next: Option<ByteLen>, large
     }
     *bound = next;
     if let Some(bytes) = next {
-        let who = largest.map_or_else(String::new, |User { pid, name, bytes }| {
-            format!("; {name} (process {pid}) uses {bytes}")
-        });
+        let who =
+            largest.map_or_else(String::new, |User { who, bytes }| format!("; {who} uses {bytes}"));
         tracing::info!("other programs leave {bytes} of GPU memory above the reserve{who}");
     }
     let _ = inbox.send(Message::Event(Event::VramBounded(next)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// A store that holds 1.5 GiB of the 4 that it could on the card at 0000:03:00.0.
+    fn status(open: bool) -> Arc<Status> {
+        let text = include_str!("../../tests/trees/status/reply.json");
+        let mut status: Status = serde_json::from_str(text).unwrap();
+        status.tiers[0].device = Some("0000:03:00.0".to_owned());
+        status.tiers[0].open = open;
+        Arc::new(status)
+    }
+
+    /// Answers as that store does, and counts.
+    fn serve(socket: &std::path::Path) -> Arc<AtomicUsize> {
+        let listener = UnixListener::bind(socket).unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+                counter.fetch_add(1, Ordering::SeqCst);
+                serde_json::to_writer(&stream, &*status(true)).unwrap();
+                stream.write_all(b"\n").unwrap();
+            }
+        });
+        asked
+    }
+
+    async fn bound(messages: &mut mpsc::UnboundedReceiver<Message>) -> Option<ByteLen> {
+        match messages.recv().await {
+            Some(Message::Event(Event::VramBounded(bound))) => bound,
+            _ => panic!("something else is said"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answer_that_the_store_gave_another_is_the_first_of_the_two_looks() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = folder.path().join("sys/bus/pci/devices/0000:03:00.0");
+        std::fs::create_dir_all(&card).unwrap();
+        let used = |bytes: u64| {
+            std::fs::write(card.join("mem_info_vram_used"), bytes.to_string()).unwrap();
+        };
+        std::fs::write(card.join("mem_info_vram_total"), (4 * GIB).to_string()).unwrap();
+        used(4 * GIB);
+        let socket = folder.path().join("store.sock");
+        let asked = serve(&socket);
+        let (watched, seen) = watch::channel(Watched {
+            reserve: ByteLen(GIB),
+            library: Some("/nowhere/libcuda.so.1".into()),
+            store: Some(status(true)),
+            on_battery: false,
+        });
+        let (inbox, mut messages) = mpsc::unbounded_channel();
+        tokio::spawn(watch(socket, folder.path().to_path_buf(), seen, inbox));
+        // 1.5 GiB are held, nothing is free, and one GiB is to be.
+        assert_eq!(bound(&mut messages).await, Some(ByteLen(GIB / 2)));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        used(3 * GIB);
+        watched.send_modify(|watched| watched.store = Some(status(true)));
+        assert_eq!(bound(&mut messages).await, Some(ByteLen(3 * GIB / 2)));
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        // One that lends nothing is not asked about its GPU, and ends the bound.
+        watched.send_modify(|watched| watched.store = Some(status(false)));
+        assert_eq!(bound(&mut messages).await, None);
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What fills the inbox: the store, the power supply, logind, memory pressure,
-//! signals (what others do with GPUs: [`super::neighbours`]). Each looks at the truth as a whole; a change is only a reason to look.
+//! signals (what others do with GPUs: [`super::neighbours`]). Each looks at the truth as a
+//! whole; a change is only a reason to look.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,14 +11,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use zbus::{Connection, MatchRule, MessageStream, message};
 
+use super::neighbours::Watched;
 use super::{Inbox, Message, store_link};
 use crate::engine::arbiter::{Event, Power};
 use crate::power::{logind, pressure, supplies, uevent, upower};
 
 /// Between two looks at the store; also how soon a store that came is seen.
 const STORE: Duration = Duration::from_secs(2);
+/// While it lends from a GPU: each look is also one at what others do with it, and a game
+/// that starts takes its memory within seconds.
+const LENDING: Duration = Duration::from_secs(1);
 /// On battery each wake-up costs.
-const STORE_ON_BATTERY: Duration = Duration::from_secs(10);
+const ON_BATTERY: u32 = 5;
 /// Between two looks at the power that nothing announced.
 const POWER: Duration = Duration::from_secs(60);
 /// How long `UPower` may take before the kernel's word is taken.
@@ -26,7 +31,7 @@ const UPOWER: Duration = Duration::from_secs(5);
 const PRESSURE: Duration = Duration::from_secs(2);
 
 /// Looks at the store for as long as the inbox is there.
-pub(super) async fn store(socket: PathBuf, on_battery: watch::Receiver<bool>, inbox: Inbox) {
+pub(super) async fn store(socket: PathBuf, watched: watch::Receiver<Watched>, inbox: Inbox) {
     let mut last = None;
     while !inbox.is_closed() {
         match store_link::look(&socket).await {
@@ -42,9 +47,14 @@ pub(super) async fn store(socket: PathBuf, on_battery: watch::Receiver<bool>, in
                 }
             }
         }
-        let pause = if *on_battery.borrow() { STORE_ON_BATTERY } else { STORE };
+        let pause = pause(&watched.borrow());
         tokio::time::sleep(pause).await;
     }
+}
+
+fn pause(watched: &Watched) -> Duration {
+    let pause = if watched.lending().is_some() { LENDING } else { STORE };
+    if watched.on_battery { pause * ON_BATTERY } else { pause }
 }
 
 /// Looks at the power whenever `UPower` or the kernel says that it changed.

@@ -2,6 +2,7 @@
 //! The store, over its control socket: never longer than a look.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Inbox, Message};
@@ -29,9 +30,9 @@ async fn ask(socket: &Path, request: Request) -> Result<Reply> {
 }
 
 /// Looks at the store. `Ok(None)`: none is there. An error says nothing about it.
-pub(super) async fn look(socket: &Path) -> Result<Option<Box<Status>>> {
+pub(super) async fn look(socket: &Path) -> Result<Option<Arc<Status>>> {
     match ask(socket, Request::Status {}).await {
-        Ok(Reply::Status(status)) => Ok(Some(status)),
+        Ok(Reply::Status(status)) => Ok(Some(Arc::from(status))),
         Ok(_) => Err(Error::new(Kind::Protocol, "the store answered something else")),
         Err(error) if error.kind() == Kind::Missing => Ok(None),
         Err(error) => Err(error),
