@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Applies the semantic patches to an unpacked source of NVIDIA's open driver, in place.
+"""Applies the semantic patches for nvidia-uvm to an unpacked source of NVIDIA's open driver, in place.
 
     kernel-module/apply.py KERNEL-OPEN VERSION     as in kernel-open 595.45.04
 
@@ -19,14 +19,6 @@ import driver  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 
 
-def write(files: dict[str, str], folder: pathlib.Path) -> None:
-    """Puts files below a folder."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
 def main() -> int:
     """Does what the arguments say."""
     if len(sys.argv) != 3:
@@ -34,11 +26,13 @@ def main() -> int:
         return 2
     folder, version = pathlib.Path(sys.argv[1]), sys.argv[2]
     try:
-        files = driver.patched(folder, version)
+        # Nothing of the core: its hooks have not run on any GPU.
+        files = driver.patched([driver.UVM_PART], driver.of_package(folder), version)
     except (HarnessError, OSError) as error:
         print(f"apply.py: {error}", file=sys.stderr)
         return 1
-    write(files, folder)
+    kernel = f"{driver.KERNEL}/"
+    driver.write({path.removeprefix(kernel): text for path, text in files.items()}, folder)
     print(f"{folder}: {len(files)} files patched or added for {version}")
     return 0
 
