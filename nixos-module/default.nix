@@ -8,6 +8,7 @@
     ./policies.nix
     ./control.nix
     ./desktop.nix
+    ./tenants.nix
     ./assertions.nix
   ];
 }

@@ -89,6 +89,9 @@ let
     in
     {
       imports = [ (nixos + "/modules/misc/assertions.nix") ];
+      config.systemd.services = lib.mkIf config.services.ollama.enable {
+        ollama.serviceConfig.ExecStart = "/usr/bin/ollama serve";
+      };
       options = {
         boot = {
           kernelModules = option (types.listOf types.str) [ ];
@@ -129,6 +132,7 @@ let
         };
         nixpkgs.config = option (types.attrsOf types.raw) { };
         security.polkit.enable = option types.bool false;
+        services.ollama.enable = option types.bool false;
         services.dbus.packages = option (types.listOf types.package) [ ];
         services.xserver.videoDrivers = option (types.listOf types.str) [ ];
         users.groups = option (types.attrsOf types.raw) { };
