@@ -9,6 +9,7 @@
     ./driver.nix
     ./control.nix
     ./desktop.nix
+    ./tenants.nix
     ./assertions.nix
   ];
 }

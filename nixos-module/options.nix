@@ -58,8 +58,12 @@ let
   policies = lib.filterAttrs (_: value: value != { } && value != [ ]) (
     sectionOf "policies" // { scope = map keysOf cfg.policies.scope; }
   );
+  # Each is a section of its own.
+  tenants = lib.mapAttrs (_: keysOf) cfg.tenants;
   defined =
-    lib.optionalAttrs cfg.enable store // lib.optionalAttrs cfg.kernel.enable { inherit policies; };
+    lib.optionalAttrs cfg.enable store
+    // lib.optionalAttrs (cfg.enable && tenants != { }) { inherit tenants; }
+    // lib.optionalAttrs cfg.kernel.enable { inherit policies; };
 in
 {
   options.services.sluice = {

@@ -32,6 +32,7 @@ fn ways() -> Ways {
         control: client::ask,
         settings: client::settings,
         reserve: client::reserve,
+        ready: runtime::ready,
     }
 }
 
@@ -43,5 +44,6 @@ fn ways() -> Ways {
         control: |_| Err(cli::control::not_built()),
         settings: || Err(cli::control::not_built()),
         reserve: |_, _| Err(cli::control::not_built()),
+        ready: runtime::ready,
     }
 }

@@ -91,6 +91,9 @@ let
     in
     {
       imports = [ (nixos + "/modules/misc/assertions.nix") ];
+      config.systemd.services = lib.mkIf config.services.ollama.enable {
+        ollama.serviceConfig.ExecStart = "/usr/bin/ollama serve";
+      };
       options = {
         boot = {
           kernelModules = option (types.listOf types.str) [ ];
@@ -131,6 +134,7 @@ let
         };
         nixpkgs.config = option (types.attrsOf types.raw) { };
         security.polkit.enable = option types.bool false;
+        services.ollama.enable = option types.bool false;
         services.dbus.packages = option (types.listOf types.package) [ ];
         services.xserver.videoDrivers = option (types.listOf types.str) [ ];
         users.groups = option (types.attrsOf types.raw) { };

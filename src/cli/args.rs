@@ -14,7 +14,7 @@ use crate::engine::gpu::GpuSelector;
 use crate::engine::units::ByteLen;
 
 use super::bench_args::BenchArgs;
-use super::control_args::ControlCommand;
+use super::control_args::{ControlCommand, TenantCommand};
 use super::driver_args::DriverCommand;
 use super::order_args::{GpuCommand, SpillCommand, VramCommand, parse_time};
 
@@ -42,6 +42,7 @@ Examples:
   sluice off; sluice on               no swap on the GPU; swap again
   sluice explain                      why it holds what it holds
   sluice reserve 6G -- a-game         room on the GPU while a command runs
+  sluice tenant list                  services that have a floor of GPU memory
   sluice vram drain                   give the GPU its memory back; swap stays on
   sluice spill create PATH --size 8G  a file for pages that leave the GPU
   sluice bench unix:/run/x.sock       latency and throughput of any NBD server
@@ -151,6 +152,9 @@ It exits with 1 if this machine, as it is, cannot attach swap.")]
     /// Check or show the configuration file
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Services with a floor of GPU memory, and what keeps it free for them
+    #[command(subcommand)]
+    Tenant(TenantCommand),
     /// Load GPU policies into the kernel, replace, remove and watch them
     #[command(after_help = "\
 Examples:

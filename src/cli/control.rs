@@ -41,6 +41,8 @@ pub struct Ways {
     pub settings: fn() -> Result<Settings, Error>,
     /// To a lease.
     pub reserve: reserve::Take,
+    /// To systemd, where it waits for this process: it is ready, and how it stands.
+    pub ready: fn(&str),
 }
 
 /// What a program without the feature `bus` says instead.

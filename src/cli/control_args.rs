@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 
 use super::args::CONTROL_SOCKET;
 use super::order_args::parse_time;
+use crate::config::DEFAULT_PATH;
 use crate::engine::units::ByteLen;
 
 const EXIT_CODES: &str = "\
@@ -133,6 +134,70 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `sluice tenant`.
+#[derive(Debug, Subcommand)]
+pub enum TenantCommand {
+    /// Show each tenant: its service, its floor, and whether that is kept
+    #[command(after_help = "\
+Examples:
+  sluice tenant list
+  sluice tenant list --json | jq '.[] | select(.waits == false) | .unit'
+
+WAITS: the service starts only once its floor is free. HELD: the store leaves it free now.")]
+    List {
+        /// Which file
+        #[command(flatten)]
+        place: TenantPlace,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what makes a tenant's service wait for its floor, for systemd
+    #[command(after_help = "\
+Examples:
+  mkdir -p /etc/systemd/system/ollama.service.d
+  sluice tenant unit ollama >/etc/systemd/system/ollama.service.d/50-sluice.conf
+  systemctl daemon-reload
+
+On NixOS services.sluice.tenants does that.")]
+    Unit {
+        /// The tenant
+        #[arg(value_name = "TENANT")]
+        name: String,
+        /// Which file
+        #[command(flatten)]
+        place: TenantPlace,
+    },
+    /// Have the store leave a tenant its floor until this command is stopped
+    #[command(after_help = "\
+Examples:
+  systemctl start sluice-reserve@ollama     what runs this, and a service waits for
+  sluice tenant hold ollama
+
+It tells systemd when the floor is free. If sluiced is started anew meanwhile, it is
+reserved again.
+
+Exit codes:
+  1  nothing was reserved: refused, not in time, or sluiced does not run
+  2  no such tenant, or a wrong configuration file")]
+    Hold {
+        /// The tenant
+        #[arg(value_name = "TENANT")]
+        name: String,
+        /// Which file
+        #[command(flatten)]
+        place: TenantPlace,
+    },
+}
+
+/// Where tenants are declared.
+#[derive(Args, Clone, Debug)]
+pub struct TenantPlace {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub config: PathBuf,
 }
 
 /// What `sluice reserve` asks for.

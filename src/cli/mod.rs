@@ -31,6 +31,7 @@ mod pending;
 mod policy;
 pub mod reserve;
 mod status;
+mod tenant;
 pub mod top;
 #[cfg(feature = "tray")]
 pub mod tray_args;
@@ -58,6 +59,7 @@ pub fn run(command: &LocalCommand, ways: &Ways) -> Result<ExitCode> {
         LocalCommand::Doctor(args) => doctor::run(args, ways),
         LocalCommand::Driver(command) => driver::run(command),
         LocalCommand::Config(command) => configuration::run(command),
+        LocalCommand::Tenant(command) => tenant::run(command, ways),
         LocalCommand::Policy { words } => policy::run(words),
         LocalCommand::Completions { shell, program } => pages::completions(*shell, program),
         LocalCommand::Man { dir } => pages::manual(dir.as_deref()),

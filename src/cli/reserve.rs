@@ -81,7 +81,8 @@ fn reserve(wanted: &Wanted<'_>, command: &[OsString], ways: &Ways) -> ExitCode {
     }
     let undo = match lent {
         Lent::Lease(lease) => {
-            keep(lease, wanted, ways.reserve);
+            let (bytes, within, take) = (wanted.bytes.0, wanted.within, ways.reserve);
+            std::thread::spawn(move || keep(lease, bytes, within, take));
             None
         }
         Lent::Target(undo) => Some(undo),
@@ -101,22 +102,19 @@ enum Lent {
     Target(Request),
 }
 
-/// Takes the lease again whenever the control plane was started anew.
-fn keep(lease: OwnedFd, wanted: &Wanted<'_>, take: Take) {
-    let (bytes, within) = (wanted.bytes.0, wanted.within);
-    std::thread::spawn(move || {
-        let mut lease = lease;
-        loop {
-            // Nothing is ever sent: this ends when the other end is closed.
-            let _ = UnixStream::from(lease).read(&mut [0; 1]);
-            lease = loop {
-                std::thread::sleep(AGAIN);
-                if let Ok(again) = take(bytes, within) {
-                    break again;
-                }
-            };
-        }
-    });
+/// Keeps a lease for as long as the process lives: takes it again whenever the control
+/// plane was started anew.
+pub(super) fn keep(mut lease: OwnedFd, bytes: u64, within: Duration, take: Take) -> ! {
+    loop {
+        // Nothing is ever sent: this ends when the other end is closed.
+        let _ = UnixStream::from(lease).read(&mut [0; 1]);
+        lease = loop {
+            std::thread::sleep(AGAIN);
+            if let Ok(again) = take(bytes, within) {
+                break again;
+            }
+        };
+    }
 }
 
 fn run_command(command: &[OsString]) -> ExitCode {

@@ -14,6 +14,7 @@ use super::schema::{
     Config, Cuda, Durability, Log, LogLevel, Nbd, Spill, Swap, Tier, TierKind, Vulkan, spelled,
 };
 use super::table::{Placed, Section, unknown};
+use super::tenants;
 use crate::engine::gpu::{self, GpuSelector};
 use crate::engine::units::{ByteLen, EXTENT_BYTES, SLAB_BYTES};
 
@@ -31,9 +32,9 @@ const DAY_S: u64 = 86_400;
 /// The steps in which a size falls towards `min_size`.
 pub const STEP: ByteLen = ByteLen(512 << 20);
 
-const SECTIONS: [&str; 11] = [
-    "swap", "tier", "cuda", "vulkan", "spill", "nbd", "battery", "control", "metrics", "log",
-    "policies",
+const SECTIONS: [&str; 12] = [
+    "swap", "tier", "cuda", "vulkan", "spill", "nbd", "battery", "control", "metrics", "tenants",
+    "log", "policies",
 ];
 
 /// Checks a file's text. The problems come in the file's order, those about
@@ -58,6 +59,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Problem>> {
     let battery = control::battery(root, text, tier_size, &mut problems);
     let control = control::control(root, text, tier_size, &mut problems);
     let metrics = metrics::metrics(root, text, &mut problems);
+    let tenants = tenants::tenants(root, text, &mut problems);
     let log = log(root, text, &mut problems);
     let policies = policies::policies(root, text, &mut problems);
     in_order(&mut problems);
@@ -72,6 +74,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Problem>> {
             battery,
             control,
             metrics,
+            tenants,
             log,
             policies,
         }),

@@ -17,6 +17,7 @@ pub mod policies;
 mod problem;
 pub mod schema;
 mod table;
+pub mod tenants;
 
 pub use load::{DEFAULT_PATH, load, load_policies};
 pub use policies::Policies;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The resolved configuration, every default filled in. Plain data.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
@@ -8,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::control::{Battery, Control};
 use super::metrics::Metrics;
 use super::policies::Policies;
+use super::tenants::Tenant;
 use crate::engine::gpu::GpuSelector;
 use crate::engine::units::{ByteLen, EXTENT_BYTES};
 
@@ -36,6 +38,9 @@ pub struct Config {
     /// Where metrics are served; `None`: nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
+    /// Whose floors of GPU memory are kept, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenants: BTreeMap<String, Tenant>,
     /// What is logged.
     pub log: Log,
     /// The GPU policies; `None`: none are configured.
@@ -318,7 +323,7 @@ pub fn spelled(size: ByteLen) -> String {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn as_text<S: Serializer>(size: &ByteLen, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: Serializer>(size: &ByteLen, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&spelled(*size))
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Placed<T> {
 
 /// A section of the file under its name.
 pub(super) struct Section<'t, 'i> {
-    name: &'static str,
+    name: &'t str,
     text: &'t str,
     table: Option<&'t DeTable<'i>>,
     is_value: bool,
@@ -32,7 +32,7 @@ impl<'t, 'i> Section<'t, 'i> {
     pub fn find(
         root: &'t DeTable<'i>,
         text: &'t str,
-        name: &'static str,
+        name: &'t str,
         problems: &mut Vec<Problem>,
     ) -> Self {
         let table = root.get(name).and_then(|value| {
@@ -52,7 +52,7 @@ impl<'t, 'i> Section<'t, 'i> {
     }
 
     /// A table inside a section, under its full name.
-    pub fn of(name: &'static str, text: &'t str, table: &'t DeTable<'i>) -> Self {
+    pub fn of(name: &'t str, text: &'t str, table: &'t DeTable<'i>) -> Self {
         Self { name, text, table: Some(table), is_value: false }
     }
 
@@ -79,6 +79,23 @@ impl<'t, 'i> Section<'t, 'i> {
                 });
             }
         }
+    }
+
+    /// Its own tables under their full names, `tenants.llm`; a value in the place of
+    /// one is reported.
+    pub fn tables(&self, problems: &mut Vec<Problem>) -> Vec<(Placed<String>, &'t DeTable<'i>)> {
+        let mut found = Vec::new();
+        for (key, value) in self.table.into_iter().flatten() {
+            let full = format!("{}.{}", self.name, key.get_ref());
+            match value.get_ref().as_table() {
+                Some(table) => found.push((Placed { value: full, span: Some(key.span()) }, table)),
+                None => problems.push(Problem {
+                    span: Some(value.span()),
+                    message: format!("{full} is a value; write a section: [{full}]"),
+                }),
+            }
+        }
+        found
     }
 
     fn get(&self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {

@@ -42,7 +42,15 @@ pub use control_client::ask;
 
 use std::process::ExitCode;
 
+use sd_notify::NotifyState;
+
 use crate::engine::error::Error;
+
+/// Tells systemd, where it waits for this process, that it is ready and how it stands.
+pub fn ready(status: &str) {
+    // Without systemd nobody waits.
+    let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
 
 /// Shows how a program's work ended, with the next step if one is known, and
 /// turns it into the exit code.

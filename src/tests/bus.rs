@@ -6,7 +6,7 @@ mod bus_support;
 mod bus_tray;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Child, Command, Output};
 
 use bus_support::{Bed, FULL, SLUICE};
 use futures_lite::StreamExt;
@@ -163,6 +163,68 @@ async fn a_lease_lasts_as_long_as_its_command() {
     assert!(text.contains("1 GiB cannot be reserved") && text.contains("next: "), "{text}");
     let missing = bed.sluice(&["reserve", "64M", "--", "/nonexistent/command"]).await;
     assert_eq!(missing.status.code(), Some(127), "{}", said(&missing));
+}
+
+/// Starts `sluice tenant hold` as systemd would; gives it and what it tells systemd.
+async fn hold(bed: &Bed, tenant: &str) -> (Child, String) {
+    let place = bed.at("notify");
+    let _ = std::fs::remove_file(&place);
+    let socket = tokio::net::UnixDatagram::bind(&place).unwrap();
+    let config = bed.at("sluice.toml");
+    let child = Command::new(SLUICE)
+        .env("DBUS_SYSTEM_BUS_ADDRESS", bed.address())
+        .env("NOTIFY_SOCKET", &place)
+        .args(["tenant", "hold", tenant, "--config"])
+        .arg(config)
+        .spawn()
+        .unwrap();
+    let mut told = [0; 1024];
+    let length = socket.recv(&mut told).await.unwrap();
+    (child, String::from_utf8(told[..length].to_vec()).unwrap())
+}
+
+const TENANTS: &str = "[tenants.llm]\nunit = \"llm.service\"\nmemory.min = \"64M\"\n\
+    [tenants.large]\nunit = \"large.service\"\nmemory.min = \"1G\"\nwithin_s = 5\n";
+
+#[tokio::test]
+async fn a_tenant_has_its_floor_for_as_long_as_it_is_held() {
+    let mut bed = Bed::new(TENANTS).await;
+    let (mut llm, told) = hold(&bed, "llm").await;
+    assert!(told.contains("READY=1") && told.contains("64 MiB to llm.service"), "{told}");
+    assert_eq!(bed.store(), Some((64 * MIB, true)), "it is ready before it has its floor");
+    // Another one gets what is left, and is told what is not the store's.
+    let (mut large, told) = hold(&bed, "large").await;
+    assert!(told.contains("64 MiB to large.service; 960 MiB more"), "{told}");
+    assert_eq!(bed.store().map(|store| store.0), Some(0));
+    large.kill().unwrap();
+    large.wait().unwrap();
+    bed.until_store("what the other had is lent again", |store| {
+        store.is_some_and(|store| store.0 == 64 * MIB)
+    })
+    .await;
+    // Over the end of the control plane too.
+    bed.kill_sluiced();
+    bed.start_sluiced_and_wait(|state| state.leased_bytes == 64 * MIB).await;
+    llm.kill().unwrap();
+    llm.wait().unwrap();
+    bed.until_store("all is lent again", |store| store == Some((FULL, true))).await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_cannot_have_its_floor_is_told_why() {
+    let bed = Bed::new(TENANTS).await;
+    let config = bed.at("sluice.toml").display().to_string();
+    let unknown = bed.sluice(&["tenant", "hold", "lm", "--config", &config]).await;
+    assert_eq!(unknown.status.code(), Some(2), "{}", said(&unknown));
+    assert!(said(&unknown).contains("there are large, llm"), "{}", said(&unknown));
+    let drop_in = bed.sluice(&["tenant", "unit", "llm", "--config", &config]).await;
+    let text = said(&drop_in);
+    assert!(text.contains("[Unit]\nRequires=sluice-reserve@llm.service\nAfter="), "{text}");
+    let listed = json(&bed.sluice(&["tenant", "list", "--json", "--config", &config]).await);
+    assert_eq!(listed[0]["name"], "large", "{listed}");
+    let bytes = |key: &str| listed[0][key].as_u64().unwrap() / MIB;
+    assert_eq!((bytes("floor_bytes"), bytes("from_store_bytes")), (1024, 128), "{listed}");
+    assert_eq!(bytes("beside_bytes"), 896, "{listed}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
   hardware.graphics.enable = true;
   hardware.nvidia.open = true;
   nixpkgs.config.allowUnfree = true;
+  services.ollama.enable = true;
 
   services.sluice = {
     enable = true;
@@ -23,6 +24,11 @@
     };
     cuda.devices = [ "1" ];
     spill.path = "/dev/disk/by-partlabel/sluice-spill";
+    # Starts once the store has given back what its models need.
+    tenants.ollama = {
+      unit = "ollama.service";
+      memory.min = "20G";
+    };
     # Of an uninterruptible supply.
     battery.onBattery = "keep";
     log.level = "warn";
