@@ -13,6 +13,17 @@ REFUSED = {
     "other_hooks_request": "expected pointer to STRUCT sluice_gpu_evict_ctx",
     "other_version": "is of another version than the module",
     "bad_name": "refuses policy ../name",
+    "nested_iterators": "attach to unsupported member page_prefetch",
+    "rdonly_cast": "attach to unsupported member page_prefetch",
+    "may_goto": "attach to unsupported member page_prefetch",
+    "global_functions": "attach to unsupported member page_prefetch",
+}
+# And what the kernel's log says of those that the verifier has no words for.
+LOGGED = {
+    "nested_iterators": "calls a function of the kernel that is not sluice_bpf_*",
+    "rdonly_cast": "calls a function of the kernel that is not sluice_bpf_*",
+    "may_goto": "has a loop with may_goto",
+    "global_functions": "has a function that is not static",
 }
 
 
@@ -39,8 +50,12 @@ assert {f"refused_{name}.bpf.o" for name in REFUSED} == {
 
 for name, words in REFUSED.items():
     with subtest(f"refused: {name}"):
+        machine.succeed("dmesg --clear")
         said = refused(f"sluice-policy check {SIM}/misuse/refused_{name}.bpf.o")
         assert words in said and "next: " in said, said
+        if name in LOGGED:
+            logged = machine.succeed("dmesg")
+            assert f"program page_prefetch {LOGGED[name]}" in logged, logged
 
 with subtest("nothing of it is left"):
     assert policies() == {}
