@@ -56,7 +56,10 @@ static void sluice_publish(enum sluice_gpu_hook hook, struct sluice_table *table
 		kfree_rcu(old, rcu);
 }
 
-/* Puts a hook's table together anew. */
+/*
+ * Puts a hook's table together anew. Without memory for it the hook becomes native: the
+ * old table may name an attachment that is about to be freed.
+ */
 static int sluice_build_table(enum sluice_gpu_hook hook)
 {
 	struct sluice_table *table = NULL;
@@ -67,8 +70,12 @@ static int sluice_build_table(enum sluice_gpu_hook hook)
 		count += !!(attachment->hooks & BIT(hook));
 	if (count) {
 		table = kzalloc(struct_size(table, entry, count), GFP_KERNEL);
-		if (!table)
+		if (!table) {
+			pr_err("sluice_gpu: no memory; hook %d is native until a policy that has it comes or goes\n",
+			       hook);
+			sluice_publish(hook, NULL);
 			return -ENOMEM;
+		}
 		table->count = count;
 		count = 0;
 		list_for_each_entry(attachment, &sluice_attachments, node) {
@@ -107,13 +114,14 @@ static void sluice_switch_keys(void)
 	}
 }
 
+/* An error leaves no hook out: each one of them has a new table or none. */
 static int sluice_build(u32 hooks)
 {
 	int hook, err = 0;
 
 	for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++) {
-		if (hooks & BIT(hook))
-			err = err ?: sluice_build_table(hook);
+		if (hooks & BIT(hook) && sluice_build_table(hook))
+			err = -ENOMEM;
 	}
 	sluice_switch_keys();
 	return err;
@@ -215,10 +223,11 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 	if (err) {
 		list_del(&attachment->node);
 		sluice_build(hooks);
-		/* The caller keeps its reference. */
-		attachment->scope.cgroup = NULL;
+		mutex_unlock(&sluice_lock);
+		/* For a moment it may have been called, and even been bypassed. */
 		synchronize_rcu();
-		goto refuse;
+		cancel_work_sync(&attachment->bypass_work);
+		goto free;
 	}
 	sluice_trial_begin(attachment);
 	sluice_announce(SLUICE_EVENT_ATTACHED, attachment);
@@ -227,6 +236,8 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 
 refuse:
 	mutex_unlock(&sluice_lock);
+free:
+	/* The caller keeps its reference to the cgroup. */
 	free_percpu(attachment->stats);
 	kfree(attachment);
 	return err;
@@ -235,7 +246,6 @@ refuse:
 void sluice_detach(const void *ops)
 {
 	struct sluice_attachment *attachment;
-	int hook;
 
 	mutex_lock(&sluice_lock);
 	attachment = sluice_find(ops);
@@ -246,15 +256,7 @@ void sluice_detach(const void *ops)
 	list_del(&attachment->node);
 	sluice_trial_forget(attachment);
 	RCU_INIT_POINTER(attachment->ops, NULL);
-	if (sluice_build(attachment->hooks)) {
-		/* No memory for smaller tables, and the old ones must not stay. */
-		pr_err("sluice_gpu: no memory; every hook of policy %s is native until one is attached again\n",
-		       attachment->scope.name);
-		for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++) {
-			if (attachment->hooks & BIT(hook))
-				sluice_publish(hook, NULL);
-		}
-	}
+	sluice_build(attachment->hooks);
 	sluice_announce(SLUICE_EVENT_DETACHED, attachment);
 	mutex_unlock(&sluice_lock);
 	synchronize_rcu();
@@ -313,9 +315,8 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 	atomic_set(&attachment->wrong, 0);
 	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
 	sluice_trial_again(attachment);
-	/* Smaller tables are a saving, not a must; the keys are. */
-	if (sluice_build(before & ~hooks))
-		pr_debug("sluice_gpu: no memory to shrink a table\n");
+	/* Must not name it any more: when it goes, only the tables of its hooks are built anew. */
+	sluice_build(before & ~hooks);
 	sluice_announce(SLUICE_EVENT_REPLACED, attachment);
 unlock:
 	mutex_unlock(&sluice_lock);
