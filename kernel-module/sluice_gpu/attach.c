@@ -264,6 +264,13 @@ void sluice_detach(const void *ops)
 	sluice_free(attachment);
 }
 
+static void sluice_window_begin(struct sluice_window *window)
+{
+	atomic_set(&window->calls, 0);
+	atomic_set(&window->slow, 0);
+	atomic_set(&window->wrong, 0);
+}
+
 /*
  * Has the attachment call new_ops from now on. What runs at this moment finishes with
  * old_ops; no call finds neither. Counters go on; a bypass is lifted, this being a new
@@ -274,8 +281,8 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 		   u32 hooks)
 {
 	struct sluice_attachment *attachment;
+	int hook, err;
 	u32 before;
-	int err;
 
 	mutex_lock(&sluice_lock);
 	attachment = sluice_find(old_ops);
@@ -310,9 +317,8 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 	WRITE_ONCE(attachment->scope.budget_ns, scope->budget_ns);
 	WRITE_ONCE(attachment->scope.fault_percent, scope->fault_percent);
 	strscpy(attachment->scope.name, scope->name, sizeof(attachment->scope.name));
-	atomic_set(&attachment->window, 0);
-	atomic_set(&attachment->slow, 0);
-	atomic_set(&attachment->wrong, 0);
+	for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++)
+		sluice_window_begin(&attachment->window[hook]);
 	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
 	sluice_trial_again(attachment);
 	/* Must not name it any more: when it goes, only the tables of its hooks are built anew. */
@@ -385,6 +391,7 @@ static void sluice_distrust_call(const struct sluice_call *call, enum sluice_byp
 void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 {
 	struct sluice_attachment *attachment = call->attachment;
+	struct sluice_window *window = &attachment->window[call->hook];
 	struct sluice_hook_stats *stats;
 
 	preempt_disable();
@@ -395,17 +402,14 @@ void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 	stats->outcome[outcome]++;
 	preempt_enable();
 
-	if (atomic_inc_return(&attachment->window) >= SLUICE_WINDOW_CALLS) {
-		atomic_set(&attachment->window, 0);
-		atomic_set(&attachment->slow, 0);
-		atomic_set(&attachment->wrong, 0);
-	}
+	if (atomic_inc_return(&window->calls) >= SLUICE_WINDOW_CALLS)
+		sluice_window_begin(window);
 	/* After the fact: a BPF program can't be interrupted. */
 	if (call->spent_ns > READ_ONCE(attachment->scope.budget_ns) &&
-	    atomic_inc_return(&attachment->slow) >= SLUICE_WINDOW_SLOW)
+	    atomic_inc_return(&window->slow) >= SLUICE_WINDOW_SLOW)
 		sluice_distrust_call(call, SLUICE_BYPASS_SLOW);
 	if (outcome >= SLUICE_GPU_CONFLICT &&
-	    atomic_inc_return(&attachment->wrong) >= SLUICE_WINDOW_WRONG)
+	    atomic_inc_return(&window->wrong) >= SLUICE_WINDOW_WRONG)
 		sluice_distrust_call(call, SLUICE_BYPASS_WRONG);
 	rcu_read_unlock();
 }

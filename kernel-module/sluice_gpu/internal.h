@@ -18,7 +18,7 @@
 #endif
 
 #define SLUICE_MAX_ATTACHMENTS 32
-/* A window of calls, and how many of them may be over budget or wrong. */
+/* A window of calls of one hook, and how many of them may be over budget or wrong. */
 #define SLUICE_WINDOW_CALLS 1024
 #define SLUICE_WINDOW_SLOW 16
 #define SLUICE_WINDOW_WRONG 64
@@ -73,12 +73,19 @@ struct sluice_scope {
 	char name[SLUICE_GPU_NAME_SIZE];
 };
 
+/* The calls of a hook since these were last set to 0. */
+struct sluice_window {
+	atomic_t calls;
+	atomic_t slow;
+	atomic_t wrong;
+};
+
 /**
  * struct sluice_attachment - a policy that is attached, from .reg to .unreg
  * @ops: what to call; changes by .update
  * @hooks: bit per hook that @ops has
  * @bypass: enum sluice_bypass; once set the policy is called no more
- * @window: calls since the counts below were last set to 0
+ * @window: by hook, so that many calls of one do not hide what another one does
  */
 struct sluice_attachment {
 	struct list_head node;
@@ -95,9 +102,7 @@ struct sluice_attachment {
 	/* Or of the window: its faults, and the mean of those before. */
 	u32 bypass_faults;
 	u32 bypass_before;
-	atomic_t window;
-	atomic_t slow;
-	atomic_t wrong;
+	struct sluice_window window[SLUICE_GPU_HOOKS];
 	struct sluice_stats __percpu *stats;
 	struct work_struct bypass_work;
 	/* Counted by the preempt worker, which runs on any CPU. */
