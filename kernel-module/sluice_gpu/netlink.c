@@ -153,7 +153,8 @@ static const struct genl_small_ops sluice_genl_ops[] = {
 };
 
 static const struct genl_multicast_group sluice_groups[] = {
-	{ .name = SLUICE_GPU_GROUP },
+	/* What is attached is told to administrators only, here as when asked. */
+	{ .name = SLUICE_GPU_GROUP, .flags = GENL_MCAST_CAP_NET_ADMIN },
 };
 
 static struct genl_family sluice_family __ro_after_init = {

@@ -7,6 +7,10 @@ native = play("third-page")
 machine.succeed("systemd-run --quiet --unit=watch sluice-policy watch")
 machine.wait_until_succeeds("journalctl -u watch | grep -q 'watching the policies'")
 
+with subtest("only administrators are told"):
+    said = machine.fail("timeout 20 runuser -u nobody -- sluice-policy watch 2>&1")
+    assert "cannot join the group events" in said, said
+
 with subtest("held: killed with its loader"):
     machine.succeed(
         "systemd-run --quiet --unit=holder sluice-policy load prefetch_always_max --hold"
