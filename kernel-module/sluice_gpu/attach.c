@@ -202,6 +202,7 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 	attachment->type = type;
 	attachment->hooks = hooks;
 	INIT_WORK(&attachment->bypass_work, sluice_bypass_work);
+	spin_lock_init(&attachment->charge_lock);
 	RCU_INIT_POINTER(attachment->ops, ops);
 
 	mutex_lock(&sluice_lock);
@@ -319,8 +320,9 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 	strscpy(attachment->scope.name, scope->name, sizeof(attachment->scope.name));
 	for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++)
 		sluice_window_begin(&attachment->window[hook]);
-	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
+	/* In this order: what the trial of the old one still says is lifted too. */
 	sluice_trial_again(attachment);
+	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
 	/* Must not name it any more: when it goes, only the tables of its hooks are built anew. */
 	sluice_build(before & ~hooks);
 	sluice_announce(SLUICE_EVENT_REPLACED, attachment);
@@ -368,23 +370,27 @@ const void *sluice_call_begin(struct sluice_call *call, enum sluice_gpu_hook hoo
 	return ops;
 }
 
-/* Has a policy called no more. True: for this reason, which the caller then details. */
-bool sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason)
+/* Has a policy called no more. Of several who say so the first one's charge stays. */
+void sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason,
+		     const struct sluice_charge *charge)
 {
-	if (cmpxchg(&attachment->bypass, SLUICE_BYPASS_NONE, reason) != SLUICE_BYPASS_NONE)
-		return false;
-	schedule_work(&attachment->bypass_work);
-	return true;
+	unsigned long flags;
+
+	spin_lock_irqsave(&attachment->charge_lock, flags);
+	if (READ_ONCE(attachment->bypass) == SLUICE_BYPASS_NONE) {
+		attachment->charge = *charge;
+		/* Who sees the one sees the other. */
+		smp_store_release(&attachment->bypass, reason);
+		schedule_work(&attachment->bypass_work);
+	}
+	spin_unlock_irqrestore(&attachment->charge_lock, flags);
 }
 
 static void sluice_distrust_call(const struct sluice_call *call, enum sluice_bypass reason)
 {
-	struct sluice_attachment *attachment = call->attachment;
+	const struct sluice_charge charge = { .hook = call->hook, .ns = call->spent_ns };
 
-	if (!sluice_distrust(attachment, reason))
-		return;
-	attachment->bypass_hook = call->hook;
-	attachment->bypass_ns = call->spent_ns;
+	sluice_distrust(call->attachment, reason, &charge);
 }
 
 /* Counts the call, judges the policy, and lets go of it. */

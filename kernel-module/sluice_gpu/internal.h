@@ -73,6 +73,16 @@ struct sluice_scope {
 	char name[SLUICE_GPU_NAME_SIZE];
 };
 
+/* What led to a bypass. */
+struct sluice_charge {
+	/* The call: its hook and its time. */
+	u64 ns;
+	enum sluice_gpu_hook hook;
+	/* Or the window: its faults, and the mean of those before. */
+	u32 faults;
+	u32 before;
+};
+
 /* The calls of a hook since these were last set to 0. */
 struct sluice_window {
 	atomic_t calls;
@@ -96,12 +106,9 @@ struct sluice_attachment {
 	u32 hooks;
 	u32 replaced;
 	int bypass;
-	/* Of the call that led to it: its hook and its time. */
-	u64 bypass_ns;
-	enum sluice_gpu_hook bypass_hook;
-	/* Or of the window: its faults, and the mean of those before. */
-	u32 bypass_faults;
-	u32 bypass_before;
+	/* Valid once bypass is set, and until sluice_replace, under sluice_lock, lifts it. */
+	struct sluice_charge charge;
+	spinlock_t charge_lock; /* of those who would set both; taken in any context */
 	struct sluice_window window[SLUICE_GPU_HOOKS];
 	struct sluice_stats __percpu *stats;
 	struct work_struct bypass_work;
@@ -165,7 +172,8 @@ static inline void sluice_call_returned(struct sluice_call *call)
 	call->spent_ns = ktime_get_mono_fast_ns() - call->begin_ns;
 }
 
-bool sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason);
+void sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason,
+		     const struct sluice_charge *charge);
 
 /* main.c */
 extern struct list_head sluice_managers;
