@@ -160,6 +160,9 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
     let wanted = policies.as_ref().map(wanted).unwrap_or_default();
     let loaded: Vec<Policy> =
         wanted.iter().map(|one| one.load(&args.policies)).collect::<Result<_>>()?;
+    // Where nothing is pinned nor will be, there need not even be a BPF file system.
+    let pins_some = matches!(exit, LoaderExit::Keep) && !loaded.is_empty();
+    let lock = (pins_some || Path::new(pins::ROOT).exists()).then(pins::lock).transpose()?;
     let marked = pins::marked()?;
     match exit {
         LoaderExit::Keep => {
@@ -175,6 +178,8 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
                 links.extend(attach(policy)?);
                 println!("attached {} until this process ends", policy.name);
             }
+            // This process stays; who unloads others must not wait for its end.
+            drop(lock);
             ready()?;
             loop {
                 // The links live exactly as long as this process; signals end it.
@@ -204,8 +209,7 @@ fn keep(wanted: &[Wanted], loaded: &[Policy], marked: &[(String, String)]) -> Re
     let mut new: Vec<&str> = Vec::new();
     for place in plan.attach {
         let policy = &loaded[place];
-        let done = attach_pinned(policy).and_then(|()| pins::mark(&policy.name, wanted[place].key));
-        if let Err(error) = done {
+        if let Err(error) = attach_pinned(policy, Some(wanted[place].key)) {
             for name in new {
                 detach(name)?;
             }

@@ -3,6 +3,7 @@
 //! pinned link. A pin that is gone is a policy that is detached; nothing else is state, but for
 //! the mark of those that the configuration wants.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use crate::failure::Failure;
 use crate::links;
 use crate::object::Kind;
 
-const ROOT: &str = "/sys/fs/bpf/sluice";
+/// Where all of them are.
+pub const ROOT: &str = "/sys/fs/bpf/sluice";
 /// A folder beside the pins whose name begins so says which key of the configuration
 /// the policy was loaded for; files there can be pins only.
 const MARK: &str = "configured-";
@@ -28,15 +30,26 @@ pub fn path(name: &str, kind: Kind) -> PathBuf {
     folder(name).join(kind.word())
 }
 
-/// Makes the folder for a policy's pins, which must not exist.
-pub fn reserve(name: &str) -> Result<PathBuf> {
+/// Keeps other loaders from changing pins until the result is dropped, or the process ends.
+pub fn lock() -> Result<File> {
     std::fs::create_dir_all(ROOT).map_err(|error| {
         Failure::new(
             format!("cannot make {ROOT}: {error}"),
             "run it as root, with the BPF file system on /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)",
         )
     })?;
+    let root = File::open(ROOT).with_context(|| format!("cannot open {ROOT}"))?;
+    root.lock().with_context(|| format!("cannot lock {ROOT}"))?;
+    Ok(root)
+}
+
+/// Makes the folder for a policy's pins. One without any is what a loader left that was
+/// killed in between: it goes. To be called under [`lock`].
+pub fn reserve(name: &str) -> Result<PathBuf> {
     let folder = folder(name);
+    if exists(name) && kinds(name).is_empty() {
+        remove(name)?;
+    }
     std::fs::create_dir(&folder).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::Error::new(Failure::new(
             format!("a policy named {name} is attached"),
@@ -52,7 +65,13 @@ pub fn kinds(name: &str) -> Vec<Kind> {
     Kind::ALL.into_iter().filter(|kind| path(name, *kind).exists()).collect()
 }
 
-/// Notes on a pinned policy that the configuration wants it, and for which of its keys.
+/// Whether a policy has a folder, be it without pins.
+pub fn exists(name: &str) -> bool {
+    let one = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
+    one && folder(name).is_dir()
+}
+
+/// Notes on a policy whose folder is there that the configuration wants it, and for which of its keys.
 pub fn mark(name: &str, key: &str) -> Result<()> {
     let mark = folder(name).join(format!("{MARK}{key}"));
     std::fs::create_dir(&mark).with_context(|| format!("cannot make {}", mark.display()))
@@ -85,12 +104,9 @@ fn marks(name: &str) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Detaches a policy, and removes its pins and their folder.
+/// Detaches a policy, and removes its pins and their folder. The marks go last: if it is
+/// killed in between, `apply` still knows whose the rest is.
 pub fn remove(name: &str) -> Result<()> {
-    for key in marks(name)? {
-        let mark = folder(name).join(format!("{MARK}{key}"));
-        std::fs::remove_dir(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
-    }
     for kind in Kind::ALL {
         let path = path(name, kind);
         match links::open(&path) {
@@ -100,6 +116,10 @@ pub fn remove(name: &str) -> Result<()> {
             Err(error) => return Err(error).context(format!("cannot open {}", path.display())),
         }
         std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    for key in marks(name)? {
+        let mark = folder(name).join(format!("{MARK}{key}"));
+        std::fs::remove_dir(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
     }
     let folder = folder(name);
     std::fs::remove_dir(&folder).with_context(|| format!("cannot remove {}", folder.display()))

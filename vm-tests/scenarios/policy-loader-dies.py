@@ -39,6 +39,17 @@ with subtest("its name is taken until it is unloaded"):
     said = machine.fail("sluice-policy unload prefetch_always_max 2>&1")
     assert "no policy named prefetch_always_max is attached" in said, said
 
+with subtest("a loader that was killed before its first pin bars nothing"):
+    machine.succeed("mkdir /sys/fs/bpf/sluice/eviction_lfu")
+    machine.succeed("sluice-policy load eviction_lfu")
+    assert set(policies()) == {"eviction_lfu"}
+    machine.succeed("sluice-policy unload eviction_lfu")
+    machine.succeed("mkdir -p /sys/fs/bpf/sluice/eviction_lfu/configured-eviction")
+    machine.succeed("sluice-policy unload eviction_lfu")
+    machine.fail("ls /sys/fs/bpf/sluice/*")
+    said = machine.fail("sluice-policy unload .. 2>&1")
+    assert "no policy named .. is attached" in said, said
+
 with subtest("who watches was told of each"):
     told = machine.succeed("journalctl -o cat -u watch | grep prefetch_always_max").splitlines()
     line = "prefetch_always_max (mem, every GPU): in force"
@@ -70,6 +81,11 @@ with subtest("configured anew: in its place, for others beside it, with paramete
     assert policies()["prefetch_none"]["replaced"] == 1
     assert play("third-page", "--cgroup 0=/")["tenant.0.faults"] == 683
     assert play("third-page", "--cgroup 0=/system.slice")["tenant.0.faults"] == 4
+
+with subtest("what a killed apply left is taken up by the next one"):
+    machine.succeed("mkdir -p /sys/fs/bpf/sluice/eviction_lfu/configured-eviction")
+    machine.succeed("sluice policy apply")
+    machine.fail("test -e /sys/fs/bpf/sluice/eviction_lfu")
 
 with subtest("a mistake in it changes nothing"):
     before = set(policies())
