@@ -191,6 +191,16 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
 }
 
 fn keep(wanted: &[Wanted], loaded: &[Policy], marked: &[(String, String)]) -> Result<()> {
+    let by_hand = wanted.iter().map(|one| one.name.as_str()).find(|name| {
+        !pins::kinds(name).is_empty() && !marked.iter().any(|(other, _)| other == name)
+    });
+    if let Some(name) = by_hand {
+        return Err(Failure::new(
+            format!("{name} is to be attached, but one of that name was loaded by hand"),
+            format!("sluice policy unload {name}, then sluice policy apply; nothing was changed"),
+        )
+        .into());
+    }
     // Without anything attached the module need not even be there.
     let attached = if marked.is_empty() { Vec::new() } else { Connection::open()?.policies()? };
     let plan = plan(wanted, marked, |place, name| {

@@ -96,6 +96,16 @@ with subtest("a mistake in it changes nothing"):
     assert "there is no policy prefetch_non" in machine.fail("sluice policy apply 2>&1")
     assert set(policies()) == before
 
+with subtest("a name that was loaded by hand is not taken, and nothing is lost for it"):
+    configure('eviction = "eviction_mru"\n')
+    machine.succeed("sluice policy apply", "sluice-policy load eviction_lfu --gpu 1")
+    configure('eviction = "eviction_lfu"\n')
+    said = machine.fail("sluice policy apply 2>&1")
+    assert "one of that name was loaded by hand" in said, said
+    assert set(policies()) == {"eviction_mru", "eviction_lfu"}
+    machine.succeed("sluice-policy unload eviction_lfu", "sluice policy apply")
+    assert set(policies()) == {"eviction_lfu"}
+
 with subtest("told to, policies go with the loader, and the unit brings it back"):
     configure('loader_exit = "detach"\nprefetch = "prefetch_always_max"\n')
     machine.succeed("systemctl start sluice-policy")
