@@ -3,9 +3,10 @@
 //! pinned link. A pin that is gone is a policy that is detached; nothing else is state, but for
 //! the mark of those that the configuration wants.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -32,13 +33,27 @@ pub fn path(name: &str, kind: Kind) -> PathBuf {
 
 /// Keeps other loaders from changing pins until the result is dropped, or the process ends.
 pub fn lock() -> Result<File> {
-    std::fs::create_dir_all(ROOT).map_err(|error| {
+    DirBuilder::new().recursive(true).mode(0o755).create(ROOT).map_err(|error| {
         Failure::new(
             format!("cannot make {ROOT}: {error}"),
-            "run it as root, with the BPF file system on /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)",
+            "run it as root, with the BPF file system on /sys/fs/bpf \
+             (mount -t bpf -o mode=0700 bpf /sys/fs/bpf)",
         )
     })?;
     let root = File::open(ROOT).with_context(|| format!("cannot open {ROOT}"))?;
+    let about = root.metadata().with_context(|| format!("cannot look at {ROOT}"))?;
+    // A bpf file system that was mounted without a mode lets anybody make that folder.
+    if about.uid() != 0 || about.mode() & 0o022 != 0 {
+        return Err(Failure::new(
+            format!(
+                "{ROOT} belongs to user {} with mode {:03o}: others than root could put pins there",
+                about.uid(),
+                about.mode() & 0o777
+            ),
+            format!("look at what is in it, then: rm -r {ROOT}; chmod 700 /sys/fs/bpf"),
+        )
+        .into());
+    }
     root.lock().with_context(|| format!("cannot lock {ROOT}"))?;
     Ok(root)
 }

@@ -11,6 +11,14 @@ with subtest("only administrators are told"):
     said = machine.fail("timeout 20 runuser -u nobody -- sluice-policy watch 2>&1")
     assert "cannot join the group events" in said, said
 
+with subtest("a folder for pins that others may write to is not used"):
+    for options in "-o nobody -m 755", "-m 775":
+        machine.succeed(f"install -d {options} /sys/fs/bpf/sluice")
+        said = machine.fail("sluice-policy load prefetch_always_max 2>&1")
+        assert "others than root could put pins there" in said, said
+        machine.succeed("rmdir /sys/fs/bpf/sluice")
+    assert policies() == {}
+
 with subtest("held: killed with its loader"):
     machine.succeed(
         "systemd-run --quiet --unit=holder sluice-policy load prefetch_always_max --hold"
