@@ -121,7 +121,7 @@ fn replace(args: &ReplaceArgs) -> Result<()> {
         bail!("the cgroup that {} serves is gone: unload it", args.name);
     }
     let policy = Policy::load(&args.policy, &scope, args.as_name.as_deref())?;
-    if policy.name != args.name && pins::folder(&policy.name).exists() {
+    if policy.name != args.name && !pins::kinds(&policy.name).is_empty() {
         return Err(Failure::new(
             format!("a policy named {} is attached as well", policy.name),
             "give another name with --as",

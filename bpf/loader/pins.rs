@@ -3,10 +3,10 @@
 //! pinned link. A pin that is gone is a policy that is detached; nothing else is state, but for
 //! the mark of those that the configuration wants.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -40,7 +40,10 @@ pub fn lock() -> Result<File> {
              (mount -t bpf -o mode=0700 bpf /sys/fs/bpf)",
         )
     })?;
-    let root = File::open(ROOT).with_context(|| format!("cannot open {ROOT}"))?;
+    // Not through a link: who made that could have it lead elsewhere afterwards.
+    let mut plainly = OpenOptions::new();
+    plainly.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
+    let root = plainly.open(ROOT).with_context(|| format!("{ROOT} is no folder"))?;
     let about = root.metadata().with_context(|| format!("cannot look at {ROOT}"))?;
     // A bpf file system that was mounted without a mode lets anybody make that folder.
     if about.uid() != 0 || about.mode() & 0o022 != 0 {
@@ -58,13 +61,18 @@ pub fn lock() -> Result<File> {
     Ok(root)
 }
 
-/// Makes the folder for a policy's pins. One without any is what a loader left that was
-/// killed in between: it goes. To be called under [`lock`].
-pub fn reserve(name: &str) -> Result<PathBuf> {
-    let folder = folder(name);
+/// Removes a folder without pins, which a loader left that was killed in between.
+fn clear(name: &str) -> Result<()> {
     if exists(name) && kinds(name).is_empty() {
         remove(name)?;
     }
+    Ok(())
+}
+
+/// Makes the folder for a policy's pins. To be called under [`lock`].
+pub fn reserve(name: &str) -> Result<PathBuf> {
+    clear(name)?;
+    let folder = folder(name);
     std::fs::create_dir(&folder).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::Error::new(Failure::new(
             format!("a policy named {name} is attached"),
@@ -86,7 +94,7 @@ pub fn exists(name: &str) -> bool {
     one && folder(name).is_dir()
 }
 
-/// Notes on a policy whose folder is there that the configuration wants it, and for which of its keys.
+/// Notes in a policy's folder that the configuration wants it, and for which of its keys.
 pub fn mark(name: &str, key: &str) -> Result<()> {
     let mark = folder(name).join(format!("{MARK}{key}"));
     std::fs::create_dir(&mark).with_context(|| format!("cannot make {}", mark.display()))
@@ -145,6 +153,7 @@ pub fn rename(from: &str, to: &str) -> Result<()> {
     if from == to {
         return Ok(());
     }
+    clear(to)?;
     std::fs::rename(folder(from), folder(to))
         .with_context(|| format!("cannot rename {} to {to}", folder(from).display()))
 }

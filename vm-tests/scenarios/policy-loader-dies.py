@@ -17,6 +17,10 @@ with subtest("a folder for pins that others may write to is not used"):
         said = machine.fail("sluice-policy load prefetch_always_max 2>&1")
         assert "others than root could put pins there" in said, said
         machine.succeed("rmdir /sys/fs/bpf/sluice")
+    machine.succeed("mkdir /sys/fs/bpf/mine", "ln -s mine /sys/fs/bpf/sluice")
+    said = machine.fail("sluice-policy load prefetch_always_max 2>&1")
+    assert "/sys/fs/bpf/sluice is no folder" in said, said
+    machine.succeed("rm /sys/fs/bpf/sluice", "rmdir /sys/fs/bpf/mine")
     assert policies() == {}
 
 with subtest("held: killed with its loader"):
@@ -55,6 +59,13 @@ with subtest("a loader that was killed before its first pin bars nothing"):
     machine.succeed("mkdir -p /sys/fs/bpf/sluice/eviction_lfu/configured-eviction")
     machine.succeed("sluice-policy unload eviction_lfu")
     machine.fail("ls /sys/fs/bpf/sluice/*")
+    machine.succeed(
+        "sluice-policy load eviction_lfu",
+        "mkdir -p /sys/fs/bpf/sluice/eviction_mru/configured-eviction",
+        "sluice-policy replace eviction_lfu eviction_mru",
+    )
+    assert set(policies()) == {"eviction_mru"}
+    machine.succeed("sluice-policy unload eviction_mru")
     said = machine.fail("sluice-policy unload .. 2>&1")
     assert "no policy named .. is attached" in said, said
 
