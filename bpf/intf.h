@@ -52,7 +52,7 @@ enum sluice_gpu_verdict {
 	SLUICE_GPU_DEFAULT = 0,
 	/* page_prefetch: walk the native tree and ask page_prefetch_iter at each node. */
 	SLUICE_GPU_ITERATE = 1,
-	/* block_access: leave the chunk where it is. */
+	/* block_access: leave the chunk where it is, if that is the used list. */
 	SLUICE_GPU_KEEP = 2,
 };
 

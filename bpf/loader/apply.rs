@@ -148,6 +148,9 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
     let wanted = policies.as_ref().map(wanted).unwrap_or_default();
     let loaded: Vec<Policy> =
         wanted.iter().map(|one| one.load(&args.policies)).collect::<Result<_>>()?;
+    // Where nothing is pinned nor will be, there need not even be a BPF file system.
+    let pins_some = matches!(exit, LoaderExit::Keep) && !loaded.is_empty();
+    let lock = (pins_some || Path::new(pins::ROOT).exists()).then(pins::lock).transpose()?;
     let marked = pins::marked()?;
     match exit {
         LoaderExit::Keep => {
@@ -163,6 +166,8 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
                 links.extend(attach(policy)?);
                 println!("attached {} until this process ends", policy.name);
             }
+            // This process stays; who unloads others must not wait for its end.
+            drop(lock);
             ready()?;
             loop {
                 // The links live exactly as long as this process; signals end it.
@@ -174,6 +179,16 @@ pub fn run(args: &ApplyArgs) -> Result<()> {
 }
 
 fn keep(wanted: &[Wanted], loaded: &[Policy], marked: &[(String, String)]) -> Result<()> {
+    let by_hand = wanted.iter().map(|one| one.name.as_str()).find(|name| {
+        !pins::kinds(name).is_empty() && !marked.iter().any(|(other, _)| other == name)
+    });
+    if let Some(name) = by_hand {
+        return Err(Failure::new(
+            format!("{name} is to be attached, but one of that name was loaded by hand"),
+            format!("sluice policy unload {name}, then sluice policy apply; nothing was changed"),
+        )
+        .into());
+    }
     // Without anything attached the module need not even be there.
     let attached = if marked.is_empty() { Vec::new() } else { Connection::open()?.policies()? };
     let plan = plan(wanted, marked, |place, name| {
@@ -192,8 +207,7 @@ fn keep(wanted: &[Wanted], loaded: &[Policy], marked: &[(String, String)]) -> Re
     let mut new: Vec<&str> = Vec::new();
     for place in plan.attach {
         let policy = &loaded[place];
-        let done = attach_pinned(policy).and_then(|()| pins::mark(&policy.name, wanted[place].key));
-        if let Err(error) = done {
+        if let Err(error) = attach_pinned(policy, Some(wanted[place].key)) {
             for name in new {
                 detach(name)?;
             }

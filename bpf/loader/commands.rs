@@ -73,15 +73,19 @@ fn load(args: &LoadArgs) -> Result<()> {
             debug_assert!(!links.is_empty());
         }
     }
-    attach_pinned(&policy)?;
+    let _lock = pins::lock()?;
+    attach_pinned(&policy, None)?;
     println!("attached {}", policy.name);
     Ok(())
 }
 
-/// Attaches a policy for good.
-pub fn attach_pinned(policy: &Policy) -> Result<()> {
+/// Attaches a policy for good, for a key of the configuration or by hand. To be called
+/// under [`pins::lock`].
+pub fn attach_pinned(policy: &Policy, key: Option<&str>) -> Result<()> {
     let folder = pins::reserve(&policy.name)?;
-    let pinned = attach(policy).and_then(|links| {
+    // Before the first pin: killed in between, it is still known for whom it is.
+    let marked = key.map_or(Ok(()), |key| pins::mark(&policy.name, key));
+    let pinned = marked.and_then(|()| attach(policy)).and_then(|links| {
         for (kind, link) in links {
             let path = folder.join(kind.word());
             links::pin(link.as_fd(), &path)
@@ -97,6 +101,7 @@ pub fn attach_pinned(policy: &Policy) -> Result<()> {
 }
 
 fn replace(args: &ReplaceArgs) -> Result<()> {
+    let _lock = pins::lock()?;
     let held = pins::kinds(&args.name);
     if held.is_empty() {
         return Err(absent(&args.name));
@@ -119,7 +124,7 @@ fn replace(args: &ReplaceArgs) -> Result<()> {
         bail!("the cgroup that {} serves is gone: unload it", args.name);
     }
     let policy = Policy::load(&args.policy, &scope, args.as_name.as_deref())?;
-    if policy.name != args.name && pins::folder(&policy.name).exists() {
+    if policy.name != args.name && !pins::kinds(&policy.name).is_empty() {
         return Err(Failure::new(
             format!("a policy named {} is attached as well", policy.name),
             "give another name with --as",
@@ -155,7 +160,9 @@ pub fn replace_pinned(name: &str, policy: &Policy) -> Result<()> {
 }
 
 fn unload(name: &str) -> Result<()> {
-    if pins::kinds(name).is_empty() {
+    let _lock = pins::lock()?;
+    // Without pins, too: a loader that was killed in between leaves that.
+    if !pins::exists(name) {
         return Err(absent(name));
     }
     pins::remove(name)?;

@@ -361,13 +361,24 @@ fn apply_settings(open: &mut OpenObject, path: &Path, settings: &[(String, u64)]
             known.sort_unstable();
             bail!("{} has no tunable {name}; it has {}", path.display(), known.join(", "));
         };
-        if size < 8 && value >> (size * 8) != 0 {
-            bail!("{name}={value}: it has {size} bytes");
-        }
+        let word = value.to_le_bytes();
+        let value = value_of(name, &word, size)?;
         let place = bytes.get_mut(offset..offset + size).context("a tunable out of its section")?;
-        place.copy_from_slice(&value.to_le_bytes()[..size]);
+        place.copy_from_slice(value);
     }
     Ok(())
+}
+
+/// The bytes of a word that a tunable of that size takes; the others must be 0.
+fn value_of<'word>(name: &str, word: &'word [u8; 8], size: usize) -> Result<&'word [u8]> {
+    let value = u64::from_le_bytes(*word);
+    let Some((taken, rest)) = word.split_at_checked(size) else {
+        bail!("{name}={value}: it has {size} bytes, which is no number");
+    };
+    if rest.iter().any(|byte| *byte != 0) {
+        bail!("{name}={value}: it has {size} bytes");
+    }
+    Ok(taken)
 }
 
 /// A policy's tunables: name to offset and size in its constants.
@@ -407,4 +418,26 @@ fn refused(path: &Path, error: &libbpf_rs::Error) -> anyhow::Error {
         "docs/how-to/write-a-policy.md lists what the verifier wants; dmesg may say more",
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(value: u64, size: usize) -> String {
+        match value_of("least", &value.to_le_bytes(), size) {
+            Ok(bytes) => format!("{bytes:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_value_fits_its_tunable_or_is_refused() {
+        assert_eq!(said(0x1ff, 2), "[255, 1]");
+        assert_eq!(said(u64::MAX, 8), "[255, 255, 255, 255, 255, 255, 255, 255]");
+        assert_eq!(said(0x1ff, 1), "least=511: it has 1 bytes");
+        // A table of constants is a constant of the object too.
+        assert!(said(1, 9).starts_with("least=1: it has 9 bytes, which is no number"));
+        assert!(said(1, usize::MAX).contains("is no number"));
+    }
 }

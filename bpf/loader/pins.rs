@@ -3,8 +3,10 @@
 //! pinned link. A pin that is gone is a policy that is detached; nothing else is state, but for
 //! the mark of those that the configuration wants.
 
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,7 +15,8 @@ use crate::failure::Failure;
 use crate::links;
 use crate::object::Kind;
 
-const ROOT: &str = "/sys/fs/bpf/sluice";
+/// Where all of them are.
+pub const ROOT: &str = "/sys/fs/bpf/sluice";
 /// A folder beside the pins whose name begins so says which key of the configuration
 /// the policy was loaded for; files there can be pins only.
 const MARK: &str = "configured-";
@@ -28,14 +31,47 @@ pub fn path(name: &str, kind: Kind) -> PathBuf {
     folder(name).join(kind.word())
 }
 
-/// Makes the folder for a policy's pins, which must not exist.
-pub fn reserve(name: &str) -> Result<PathBuf> {
-    std::fs::create_dir_all(ROOT).map_err(|error| {
+/// Keeps other loaders from changing pins until the result is dropped, or the process ends.
+pub fn lock() -> Result<File> {
+    DirBuilder::new().recursive(true).mode(0o755).create(ROOT).map_err(|error| {
         Failure::new(
             format!("cannot make {ROOT}: {error}"),
-            "run it as root, with the BPF file system on /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)",
+            "run it as root, with the BPF file system on /sys/fs/bpf \
+             (mount -t bpf -o mode=0700 bpf /sys/fs/bpf)",
         )
     })?;
+    // Not through a link: who made that could have it lead elsewhere afterwards.
+    let mut plainly = OpenOptions::new();
+    plainly.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
+    let root = plainly.open(ROOT).with_context(|| format!("{ROOT} is no folder"))?;
+    let about = root.metadata().with_context(|| format!("cannot look at {ROOT}"))?;
+    // A bpf file system that was mounted without a mode lets anybody make that folder.
+    if about.uid() != 0 || about.mode() & 0o022 != 0 {
+        return Err(Failure::new(
+            format!(
+                "{ROOT} belongs to user {} with mode {:03o}: others than root could put pins there",
+                about.uid(),
+                about.mode() & 0o777
+            ),
+            format!("look at what is in it, then: rm -r {ROOT}; chmod 700 /sys/fs/bpf"),
+        )
+        .into());
+    }
+    root.lock().with_context(|| format!("cannot lock {ROOT}"))?;
+    Ok(root)
+}
+
+/// Removes a folder without pins, which a loader left that was killed in between.
+fn clear(name: &str) -> Result<()> {
+    if exists(name) && kinds(name).is_empty() {
+        remove(name)?;
+    }
+    Ok(())
+}
+
+/// Makes the folder for a policy's pins. To be called under [`lock`].
+pub fn reserve(name: &str) -> Result<PathBuf> {
+    clear(name)?;
     let folder = folder(name);
     std::fs::create_dir(&folder).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::Error::new(Failure::new(
@@ -52,7 +88,13 @@ pub fn kinds(name: &str) -> Vec<Kind> {
     Kind::ALL.into_iter().filter(|kind| path(name, *kind).exists()).collect()
 }
 
-/// Notes on a pinned policy that the configuration wants it, and for which of its keys.
+/// Whether a policy has a folder, be it without pins.
+pub fn exists(name: &str) -> bool {
+    let one = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
+    one && folder(name).is_dir()
+}
+
+/// Notes in a policy's folder that the configuration wants it, and for which of its keys.
 pub fn mark(name: &str, key: &str) -> Result<()> {
     let mark = folder(name).join(format!("{MARK}{key}"));
     std::fs::create_dir(&mark).with_context(|| format!("cannot make {}", mark.display()))
@@ -85,12 +127,9 @@ fn marks(name: &str) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Detaches a policy, and removes its pins and their folder.
+/// Detaches a policy, and removes its pins and their folder. The marks go last: if it is
+/// killed in between, `apply` still knows whose the rest is.
 pub fn remove(name: &str) -> Result<()> {
-    for key in marks(name)? {
-        let mark = folder(name).join(format!("{MARK}{key}"));
-        std::fs::remove_dir(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
-    }
     for kind in Kind::ALL {
         let path = path(name, kind);
         match links::open(&path) {
@@ -101,6 +140,10 @@ pub fn remove(name: &str) -> Result<()> {
         }
         std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
+    for key in marks(name)? {
+        let mark = folder(name).join(format!("{MARK}{key}"));
+        std::fs::remove_dir(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
+    }
     let folder = folder(name);
     std::fs::remove_dir(&folder).with_context(|| format!("cannot remove {}", folder.display()))
 }
@@ -110,6 +153,7 @@ pub fn rename(from: &str, to: &str) -> Result<()> {
     if from == to {
         return Ok(());
     }
+    clear(to)?;
     std::fs::rename(folder(from), folder(to))
         .with_context(|| format!("cannot rename {} to {to}", folder(from).display()))
 }

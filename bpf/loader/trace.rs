@@ -77,7 +77,7 @@ impl Event {
             })
             .to_string();
         }
-        let who = format!("{} {}", self.tgid, self.comm);
+        let who = format!("{} {}", self.tgid, escaped(&self.comm));
         match self.call {
             1 if self.result == 0 => {
                 format!("{who}: has {} bytes at {:#x}", self.bytes, self.address)
@@ -87,6 +87,18 @@ impl Event {
             _ => format!("{who}: {} kernels", self.bytes),
         }
     }
+}
+
+/// A process names itself, and the line may go to root's terminal: no control characters.
+fn escaped(comm: &str) -> String {
+    comm.chars().fold(String::new(), |mut text, letter| {
+        if letter.is_control() {
+            text.extend(letter.escape_default());
+        } else {
+            text.push(letter);
+        }
+        text
+    })
 }
 
 fn library_path(given: Option<&Path>) -> Result<PathBuf> {
@@ -238,6 +250,14 @@ mod tests {
         let event = Event::read(&bytes).expect("long enough");
         assert_eq!((event.tgid, event.tid, event.comm.as_str()), (5, 6, "abc"));
         assert_eq!(event.line(false), "5 abc: is refused 3 bytes (CUresult 2)");
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        let mut bytes = [0u8; EVENT_BYTES];
+        bytes[48..62].copy_from_slice("Köln\u{1b}[2J\n\u{9b}b\r".as_bytes());
+        let event = Event::read(&bytes).expect("long enough");
+        assert_eq!(event.line(false), "0 Köln\\u{1b}[2J\\n\\u{9b}b\\r: 0 kernels");
     }
 
     #[test]

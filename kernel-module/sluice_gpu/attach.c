@@ -56,7 +56,10 @@ static void sluice_publish(enum sluice_gpu_hook hook, struct sluice_table *table
 		kfree_rcu(old, rcu);
 }
 
-/* Puts a hook's table together anew. */
+/*
+ * Puts a hook's table together anew. Without memory for it the hook becomes native: the
+ * old table may name an attachment that is about to be freed.
+ */
 static int sluice_build_table(enum sluice_gpu_hook hook)
 {
 	struct sluice_table *table = NULL;
@@ -67,8 +70,12 @@ static int sluice_build_table(enum sluice_gpu_hook hook)
 		count += !!(attachment->hooks & BIT(hook));
 	if (count) {
 		table = kzalloc(struct_size(table, entry, count), GFP_KERNEL);
-		if (!table)
+		if (!table) {
+			pr_err("sluice_gpu: no memory; hook %d is native until a policy that has it comes or goes\n",
+			       hook);
+			sluice_publish(hook, NULL);
 			return -ENOMEM;
+		}
 		table->count = count;
 		count = 0;
 		list_for_each_entry(attachment, &sluice_attachments, node) {
@@ -107,13 +114,14 @@ static void sluice_switch_keys(void)
 	}
 }
 
+/* An error leaves no hook out: each one of them has a new table or none. */
 static int sluice_build(u32 hooks)
 {
 	int hook, err = 0;
 
 	for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++) {
-		if (hooks & BIT(hook))
-			err = err ?: sluice_build_table(hook);
+		if (hooks & BIT(hook) && sluice_build_table(hook))
+			err = -ENOMEM;
 	}
 	sluice_switch_keys();
 	return err;
@@ -194,6 +202,7 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 	attachment->type = type;
 	attachment->hooks = hooks;
 	INIT_WORK(&attachment->bypass_work, sluice_bypass_work);
+	spin_lock_init(&attachment->charge_lock);
 	RCU_INIT_POINTER(attachment->ops, ops);
 
 	mutex_lock(&sluice_lock);
@@ -215,10 +224,11 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 	if (err) {
 		list_del(&attachment->node);
 		sluice_build(hooks);
-		/* The caller keeps its reference. */
-		attachment->scope.cgroup = NULL;
+		mutex_unlock(&sluice_lock);
+		/* For a moment it may have been called, and even been bypassed. */
 		synchronize_rcu();
-		goto refuse;
+		cancel_work_sync(&attachment->bypass_work);
+		goto free;
 	}
 	sluice_trial_begin(attachment);
 	sluice_announce(SLUICE_EVENT_ATTACHED, attachment);
@@ -227,6 +237,8 @@ int sluice_attach(enum sluice_type type, const void *ops, const struct sluice_sc
 
 refuse:
 	mutex_unlock(&sluice_lock);
+free:
+	/* The caller keeps its reference to the cgroup. */
 	free_percpu(attachment->stats);
 	kfree(attachment);
 	return err;
@@ -235,7 +247,6 @@ refuse:
 void sluice_detach(const void *ops)
 {
 	struct sluice_attachment *attachment;
-	int hook;
 
 	mutex_lock(&sluice_lock);
 	attachment = sluice_find(ops);
@@ -246,20 +257,19 @@ void sluice_detach(const void *ops)
 	list_del(&attachment->node);
 	sluice_trial_forget(attachment);
 	RCU_INIT_POINTER(attachment->ops, NULL);
-	if (sluice_build(attachment->hooks)) {
-		/* No memory for smaller tables, and the old ones must not stay. */
-		pr_err("sluice_gpu: no memory; every hook of policy %s is native until one is attached again\n",
-		       attachment->scope.name);
-		for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++) {
-			if (attachment->hooks & BIT(hook))
-				sluice_publish(hook, NULL);
-		}
-	}
+	sluice_build(attachment->hooks);
 	sluice_announce(SLUICE_EVENT_DETACHED, attachment);
 	mutex_unlock(&sluice_lock);
 	synchronize_rcu();
 	cancel_work_sync(&attachment->bypass_work);
 	sluice_free(attachment);
+}
+
+static void sluice_window_begin(struct sluice_window *window)
+{
+	atomic_set(&window->calls, 0);
+	atomic_set(&window->slow, 0);
+	atomic_set(&window->wrong, 0);
 }
 
 /*
@@ -272,8 +282,8 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 		   u32 hooks)
 {
 	struct sluice_attachment *attachment;
+	int hook, err;
 	u32 before;
-	int err;
 
 	mutex_lock(&sluice_lock);
 	attachment = sluice_find(old_ops);
@@ -308,14 +318,13 @@ int sluice_replace(const void *new_ops, const void *old_ops, const struct sluice
 	WRITE_ONCE(attachment->scope.budget_ns, scope->budget_ns);
 	WRITE_ONCE(attachment->scope.fault_percent, scope->fault_percent);
 	strscpy(attachment->scope.name, scope->name, sizeof(attachment->scope.name));
-	atomic_set(&attachment->window, 0);
-	atomic_set(&attachment->slow, 0);
-	atomic_set(&attachment->wrong, 0);
-	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
+	for (hook = 0; hook < SLUICE_GPU_HOOKS; hook++)
+		sluice_window_begin(&attachment->window[hook]);
+	/* In this order: what the trial of the old one still says is lifted too. */
 	sluice_trial_again(attachment);
-	/* Smaller tables are a saving, not a must; the keys are. */
-	if (sluice_build(before & ~hooks))
-		pr_debug("sluice_gpu: no memory to shrink a table\n");
+	WRITE_ONCE(attachment->bypass, SLUICE_BYPASS_NONE);
+	/* Must not name it any more: when it goes, only the tables of its hooks are built anew. */
+	sluice_build(before & ~hooks);
 	sluice_announce(SLUICE_EVENT_REPLACED, attachment);
 unlock:
 	mutex_unlock(&sluice_lock);
@@ -358,29 +367,34 @@ const void *sluice_call_begin(struct sluice_call *call, enum sluice_gpu_hook hoo
 	return ops;
 }
 
-/* Has a policy called no more. True: for this reason, which the caller then details. */
-bool sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason)
+/* Has a policy called no more. Of several who say so the first one's charge stays. */
+void sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason,
+		     const struct sluice_charge *charge)
 {
-	if (cmpxchg(&attachment->bypass, SLUICE_BYPASS_NONE, reason) != SLUICE_BYPASS_NONE)
-		return false;
-	schedule_work(&attachment->bypass_work);
-	return true;
+	unsigned long flags;
+
+	spin_lock_irqsave(&attachment->charge_lock, flags);
+	if (READ_ONCE(attachment->bypass) == SLUICE_BYPASS_NONE) {
+		attachment->charge = *charge;
+		/* Who sees the one sees the other. */
+		smp_store_release(&attachment->bypass, reason);
+		schedule_work(&attachment->bypass_work);
+	}
+	spin_unlock_irqrestore(&attachment->charge_lock, flags);
 }
 
 static void sluice_distrust_call(const struct sluice_call *call, enum sluice_bypass reason)
 {
-	struct sluice_attachment *attachment = call->attachment;
+	const struct sluice_charge charge = { .hook = call->hook, .ns = call->spent_ns };
 
-	if (!sluice_distrust(attachment, reason))
-		return;
-	attachment->bypass_hook = call->hook;
-	attachment->bypass_ns = call->spent_ns;
+	sluice_distrust(call->attachment, reason, &charge);
 }
 
 /* Counts the call and judges the policy. */
 void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 {
 	struct sluice_attachment *attachment = call->attachment;
+	struct sluice_window *window = &attachment->window[call->hook];
 	struct sluice_hook_stats *stats;
 
 	preempt_disable();
@@ -391,17 +405,14 @@ void sluice_call_end(struct sluice_call *call, enum sluice_gpu_outcome outcome)
 	stats->outcome[outcome]++;
 	preempt_enable();
 
-	if (atomic_inc_return(&attachment->window) >= SLUICE_WINDOW_CALLS) {
-		atomic_set(&attachment->window, 0);
-		atomic_set(&attachment->slow, 0);
-		atomic_set(&attachment->wrong, 0);
-	}
+	if (atomic_inc_return(&window->calls) >= SLUICE_WINDOW_CALLS)
+		sluice_window_begin(window);
 	/* After the fact: a BPF program can't be interrupted. */
 	if (call->spent_ns > READ_ONCE(attachment->scope.budget_ns) &&
-	    atomic_inc_return(&attachment->slow) >= SLUICE_WINDOW_SLOW)
+	    atomic_inc_return(&window->slow) >= SLUICE_WINDOW_SLOW)
 		sluice_distrust_call(call, SLUICE_BYPASS_SLOW);
 	if (outcome >= SLUICE_GPU_CONFLICT &&
-	    atomic_inc_return(&attachment->wrong) >= SLUICE_WINDOW_WRONG)
+	    atomic_inc_return(&window->wrong) >= SLUICE_WINDOW_WRONG)
 		sluice_distrust_call(call, SLUICE_BYPASS_WRONG);
 }
 

@@ -18,7 +18,7 @@
 #endif
 
 #define SLUICE_MAX_ATTACHMENTS 32
-/* A window of calls, and how many of them may be over budget or wrong. */
+/* A window of calls of one hook, and how many of them may be over budget or wrong. */
 #define SLUICE_WINDOW_CALLS 1024
 #define SLUICE_WINDOW_SLOW 16
 #define SLUICE_WINDOW_WRONG 64
@@ -73,12 +73,29 @@ struct sluice_scope {
 	char name[SLUICE_GPU_NAME_SIZE];
 };
 
+/* What led to a bypass. */
+struct sluice_charge {
+	/* The call: its hook and its time. */
+	u64 ns;
+	enum sluice_gpu_hook hook;
+	/* Or the window: its faults, and the mean of those before. */
+	u32 faults;
+	u32 before;
+};
+
+/* The calls of a hook since these were last set to 0. */
+struct sluice_window {
+	atomic_t calls;
+	atomic_t slow;
+	atomic_t wrong;
+};
+
 /**
  * struct sluice_attachment - a policy that is attached, from .reg to .unreg
  * @ops: what to call; changes by .update
  * @hooks: bit per hook that @ops has
  * @bypass: enum sluice_bypass; once set the policy is called no more
- * @window: calls since the counts below were last set to 0
+ * @window: by hook, so that many calls of one do not hide what another one does
  */
 struct sluice_attachment {
 	struct list_head node;
@@ -89,15 +106,10 @@ struct sluice_attachment {
 	u32 hooks;
 	u32 replaced;
 	int bypass;
-	/* Of the call that led to it: its hook and its time. */
-	u64 bypass_ns;
-	enum sluice_gpu_hook bypass_hook;
-	/* Or of the window: its faults, and the mean of those before. */
-	u32 bypass_faults;
-	u32 bypass_before;
-	atomic_t window;
-	atomic_t slow;
-	atomic_t wrong;
+	/* Valid once bypass is set, and until sluice_replace, under sluice_lock, lifts it. */
+	struct sluice_charge charge;
+	spinlock_t charge_lock; /* of those who would set both; taken in any context */
+	struct sluice_window window[SLUICE_GPU_HOOKS];
 	struct sluice_stats __percpu *stats;
 	struct work_struct bypass_work;
 	/* Counted by the preempt worker, which runs on any CPU. */
@@ -160,7 +172,8 @@ static inline void sluice_call_returned(struct sluice_call *call)
 	call->spent_ns = ktime_get_mono_fast_ns() - call->begin_ns;
 }
 
-bool sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason);
+void sluice_distrust(struct sluice_attachment *attachment, enum sluice_bypass reason,
+		     const struct sluice_charge *charge);
 
 /* main.c */
 extern struct list_head sluice_managers;

@@ -226,8 +226,10 @@ static enum sluice_gpu_outcome sluice_judge_block(struct sluice_gpu_manager *man
 		return SLUICE_GPU_BAD_ACTION;
 	if (asked->conflict || (asked->asked && verdict == SLUICE_GPU_KEEP))
 		return SLUICE_GPU_CONFLICT;
+	/* Kept on unused it would go next, though it was just used: it moves as natively. */
 	if (!asked->asked)
-		return verdict == SLUICE_GPU_KEEP ? SLUICE_GPU_APPLIED : SLUICE_GPU_NOTHING;
+		return verdict == SLUICE_GPU_KEEP && args->list == SLUICE_GPU_LIST_USED ?
+			       SLUICE_GPU_APPLIED : SLUICE_GPU_NOTHING;
 	if ((asked->a != SLUICE_GPU_LIST_USED && asked->a != SLUICE_GPU_LIST_UNUSED) ||
 	    (asked->b != SLUICE_GPU_HEAD && asked->b != SLUICE_GPU_TAIL))
 		return SLUICE_GPU_BAD_RANGE;

@@ -7,8 +7,13 @@
 
 static struct genl_family sluice_family;
 
+/* With sluice_lock held. */
 static int sluice_put_policy(struct sk_buff *msg, const struct sluice_attachment *attachment)
 {
+	/* Orders what it was charged with behind it. */
+	int bypass = smp_load_acquire(&attachment->bypass);
+	const struct sluice_charge *charge = &attachment->charge;
+
 	if (nla_put_u64_64bit(msg, SLUICE_GPU_A_ID, attachment->id, SLUICE_GPU_A_PAD) ||
 	    nla_put_string(msg, SLUICE_GPU_A_NAME, attachment->scope.name) ||
 	    nla_put_u32(msg, SLUICE_GPU_A_TYPE, attachment->type) ||
@@ -18,18 +23,18 @@ static int sluice_put_policy(struct sk_buff *msg, const struct sluice_attachment
 	    nla_put_u32(msg, SLUICE_GPU_A_BUDGET, attachment->scope.budget_ns) ||
 	    nla_put_u32(msg, SLUICE_GPU_A_FAULT_PERCENT, attachment->scope.fault_percent) ||
 	    nla_put_u32(msg, SLUICE_GPU_A_REPLACED, attachment->replaced) ||
-	    nla_put_u32(msg, SLUICE_GPU_A_BYPASS, READ_ONCE(attachment->bypass)))
+	    nla_put_u32(msg, SLUICE_GPU_A_BYPASS, bypass))
 		return -EMSGSIZE;
-	if (!READ_ONCE(attachment->bypass))
+	if (!bypass)
 		return 0;
-	if (attachment->bypass == SLUICE_BYPASS_FAULTS) {
-		if (nla_put_u32(msg, SLUICE_GPU_A_BYPASS_FAULTS, attachment->bypass_faults) ||
-		    nla_put_u32(msg, SLUICE_GPU_A_BYPASS_BEFORE, attachment->bypass_before))
+	if (bypass == SLUICE_BYPASS_FAULTS) {
+		if (nla_put_u32(msg, SLUICE_GPU_A_BYPASS_FAULTS, charge->faults) ||
+		    nla_put_u32(msg, SLUICE_GPU_A_BYPASS_BEFORE, charge->before))
 			return -EMSGSIZE;
 		return 0;
 	}
-	if (nla_put_u32(msg, SLUICE_GPU_A_BYPASS_HOOK, attachment->bypass_hook) ||
-	    nla_put_u64_64bit(msg, SLUICE_GPU_A_BYPASS_NS, attachment->bypass_ns,
+	if (nla_put_u32(msg, SLUICE_GPU_A_BYPASS_HOOK, charge->hook) ||
+	    nla_put_u64_64bit(msg, SLUICE_GPU_A_BYPASS_NS, charge->ns,
 			      SLUICE_GPU_A_PAD))
 		return -EMSGSIZE;
 	return 0;
@@ -153,7 +158,8 @@ static const struct genl_small_ops sluice_genl_ops[] = {
 };
 
 static const struct genl_multicast_group sluice_groups[] = {
-	{ .name = SLUICE_GPU_GROUP },
+	/* What is attached is told to administrators only, here as when asked. */
+	{ .name = SLUICE_GPU_GROUP, .flags = GENL_MCAST_CAP_NET_ADMIN },
 };
 
 static struct genl_family sluice_family __ro_after_init = {

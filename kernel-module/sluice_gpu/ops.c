@@ -57,12 +57,50 @@ const struct bpf_verifier_ops sluice_verifier_ops = {
 	.btf_struct_access = sluice_btf_struct_access,
 };
 
+/*
+ * Helpers are chosen above, but the kernel's own functions (kfuncs) are open to every
+ * struct_ops program, and with them the iterators, whose rounds the verifier does not
+ * walk. The module's functions are in its own BTF, which a call names by off. What is left
+ * are loops that the verifier walks in full, up to its million instructions: but it
+ * verifies a global function once, not once for each call, and may_goto not at all.
+ *
+ * The verifier asks before it rewrites anything, so the instructions, those of all
+ * subprograms, are as they were loaded.
+ */
+static const char *sluice_unbounded(const struct bpf_prog *prog)
+{
+	u32 i;
+
+	for (i = 0; i < prog->len; i++) {
+		const struct bpf_insn *insn = &prog->insnsi[i];
+
+		if (insn->code == (BPF_JMP | BPF_CALL) &&
+		    insn->src_reg == BPF_PSEUDO_KFUNC_CALL && !insn->off)
+			return "calls a function of the kernel that is not sluice_bpf_*";
+		if (insn->code == (BPF_JMP | BPF_JCOND))
+			return "has a loop with may_goto";
+	}
+	/* The first one is the program itself. */
+	for (i = 1; prog->aux->func_info_aux && i < prog->aux->func_info_cnt; i++) {
+		if (prog->aux->func_info_aux[i].linkage == BTF_FUNC_GLOBAL)
+			return "has a function that is not static";
+	}
+	return NULL;
+}
+
 int sluice_check_member(const struct btf_type *t, const struct btf_member *member,
 			const struct bpf_prog *prog)
 {
+	const char *unbounded = sluice_unbounded(prog);
+
 	if (prog->sleepable) {
 		pr_err("sluice_gpu: program %s may sleep; hooks are called under spinlocks\n",
 		       prog->aux->name);
+		return -EINVAL;
+	}
+	if (unbounded) {
+		pr_err("sluice_gpu: program %s %s; what it costs would have no bound\n",
+		       prog->aux->name, unbounded);
 		return -EINVAL;
 	}
 	return 0;

@@ -98,10 +98,13 @@ static void sluice_close_window(struct sluice_fault_rate *rate)
 
 		rate->left--;
 		if ((u64)rate->faults * 100 > (u64)rate->baseline * percent) {
-			if (++rate->over == SLUICE_FAULT_WINDOWS_OVER &&
-			    sluice_distrust(judged, SLUICE_BYPASS_FAULTS)) {
-				judged->bypass_faults = rate->faults;
-				judged->bypass_before = rate->baseline;
+			if (++rate->over == SLUICE_FAULT_WINDOWS_OVER) {
+				const struct sluice_charge charge = {
+					.faults = rate->faults,
+					.before = rate->baseline,
+				};
+
+				sluice_distrust(judged, SLUICE_BYPASS_FAULTS, &charge);
 			}
 			/* Not what the next policy is to be measured by. */
 			return;

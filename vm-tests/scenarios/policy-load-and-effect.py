@@ -21,6 +21,23 @@ with subtest("without it service is native again"):
     machine.succeed("sluice-policy unload prefetch_always_max")
     assert play("third-page") == native
 
+# Two chunks. Block 0 comes after block 1, is taken back whole and used again, before block 2 comes.
+machine.succeed(
+    "printf '%s\\n' 0,gpu,2 0,process,1,normal 0,alloc,1,0,6291456 "
+    "0,read,1,2097152,4096 100000,read,1,0,4096 200000,take,1,0,2097152 "
+    "300000,read,1,0,4096 400000,read,1,4194304,4096 500000,read,1,0,4096 >/run/back.csv",
+    "sluice-sim import /run/back.csv >/run/back",
+)
+
+for policy in "eviction_fifo", "eviction_fifo_chance":
+    with subtest(f"{policy}: what was unused and is used again does not go first"):
+        machine.succeed(f"sluice-policy load {policy}")
+        played = json.loads(machine.succeed("sluice-sim replay --json /run/back"))
+        # Block 1 went for block 2: the last access is a hit.
+        assert played["tenant.0.faults"] == 4 and played["evictions"] == 1, played
+        assert hooks(policy)["block_access"]["outcomes"]["nothing"] == 1, hooks(policy)
+        machine.succeed(f"sluice-policy unload {policy}")
+
 with subtest("verifying any policy costs no more than it did"):
     said = machine.succeed(
         f"sluice-policy check {SIM}/policies/*.bpf.o --baseline {SIM}/verifier-cost.txt"

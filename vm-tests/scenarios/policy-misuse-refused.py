@@ -15,6 +15,17 @@ REFUSED = {
     "other_version": "is of another version than the module",
     "bad_name": "refuses policy ../name",
     "without_link": "refuses policy without_link: Operation not supported",
+    "nested_iterators": "attach to unsupported member page_prefetch",
+    "rdonly_cast": "attach to unsupported member page_prefetch",
+    "may_goto": "attach to unsupported member page_prefetch",
+    "global_functions": "attach to unsupported member page_prefetch",
+}
+# And what the kernel's log says of those that the verifier has no words for.
+LOGGED = {
+    "nested_iterators": "calls a function of the kernel that is not sluice_bpf_*",
+    "rdonly_cast": "calls a function of the kernel that is not sluice_bpf_*",
+    "may_goto": "has a loop with may_goto",
+    "global_functions": "has a function that is not static",
 }
 
 
@@ -41,9 +52,13 @@ assert {f"refused_{name}.bpf.o" for name in REFUSED} == {
 
 for name, words in REFUSED.items():
     with subtest(f"refused: {name}"):
+        machine.succeed("dmesg --clear")
         said = refused(f"sluice-policy check {SIM}/misuse/refused_{name}.bpf.o")
         known = (words,) if isinstance(words, str) else words
         assert any(each in said for each in known) and "next: " in said, said
+        if name in LOGGED:
+            logged = machine.succeed("dmesg")
+            assert f"program page_prefetch {LOGGED[name]}" in logged, logged
 
 with subtest("what the module itself refuses is told in the kernel's log"):
     machine.wait_for_console_text("sluice_gpu: policy without_link has no link")

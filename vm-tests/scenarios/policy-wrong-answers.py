@@ -63,6 +63,27 @@ with subtest("it stays bypassed until another load takes its place"):
     assert policies()["prefetch_always_max"]["bypass"] == "none"
     machine.succeed("sluice-policy unload prefetch_always_max")
 
+# Two chunks, and a hundred pages of each block one by one: a hundred faults to an eviction.
+machine.succeed(
+    "awk 'BEGIN { print \"0,gpu,2\"; print \"0,process,1,normal\"; "
+    "print \"0,alloc,1,0,1073741824\"; "
+    "for (block = 0; block < 24; block++) for (page = 0; page < 100; page++) "
+    "printf \"%d,read,1,%d,4096\\n\", (block * 100 + page) * 50000, "
+    "(block * 512 + page) * 4096 }' >/run/rare.csv",
+    "sluice-sim import /run/rare.csv >/run/rare",
+)
+
+with subtest("many cheap calls of one hook do not hide the slow ones of another"):
+    attach("wrong_slow_eviction", "--budget-us 40", "--max-faults 100000")
+    machine.succeed("sluice-sim replay /run/rare")
+    found = bypassed("wrong_slow_eviction")
+    assert found["bypass"] == "slow" and found["bypass_hook"] == "evict_prepare", found
+    counted = hooks("wrong_slow_eviction")
+    assert counted["evict_prepare"]["calls"] == 16, counted
+    # Else they would all be in one window, of whatever hook.
+    assert counted["page_prefetch"]["calls"] > 1024, counted
+    machine.succeed("sluice-policy unload wrong_slow_eviction")
+
 # Eight readers side by side, each of every third page, always at the same pace. The first eight
 # records say what GPU it is on, each further eight are one step.
 machine.succeed(
