@@ -213,7 +213,10 @@ mod tests {
     fn the_sum_says_what_the_store_cannot_give() {
         let rows = [row(20, Some(true), Some(false)), row(4, None, None)];
         let text = render(&rows, ByteLen(16 << 30));
-        assert!(text.contains("All at once: 24 GiB; the store may hold 16 GiB, so 8 GiB"), "{text}");
+        assert!(
+            text.contains("All at once: 24 GiB; the store may hold 16 GiB, so 8 GiB"),
+            "{text}"
+        );
         let text = render(&rows, ByteLen(24 << 30));
         assert!(text.contains("and gives it back"), "{text}");
     }
@@ -221,7 +224,10 @@ mod tests {
     #[test]
     fn a_unit_that_does_not_wait_comes_with_what_makes_it_wait() {
         let text = render(&[row(1, Some(false), Some(false))], ByteLen(1 << 30));
-        assert!(text.contains("sluice tenant unit llm >/etc/systemd/system/llm.service.d/"), "{text}");
+        assert!(
+            text.contains("sluice tenant unit llm >/etc/systemd/system/llm.service.d/"),
+            "{text}"
+        );
         for waits in [Some(true), None] {
             let text = render(&[row(1, waits, None)], ByteLen(1 << 30));
             assert!(!text.contains("does not wait"), "{text}");

@@ -132,8 +132,8 @@ fn is_name(name: &str) -> bool {
 fn is_service(unit: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
     unit.len() <= MAX_UNIT
-        && unit.strip_suffix(".service").is_some_and(|stem| {
-            !stem.is_empty() && !stem.ends_with('@') && !stem.starts_with('.')
-        })
+        && unit
+            .strip_suffix(".service")
+            .is_some_and(|stem| !stem.is_empty() && !stem.ends_with('@') && !stem.starts_with('.'))
         && unit.bytes().all(valid)
 }

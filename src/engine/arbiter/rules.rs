@@ -101,7 +101,9 @@ impl Rule {
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::Shutdown => "the machine is going down; sluice-shutdown.service sees to the pages",
+            Self::Shutdown => {
+                "the machine is going down; sluice-shutdown.service sees to the pages"
+            }
             Self::ManualOff => "it was switched off by hand, and only sluice on ends that",
             Self::Sleep => "the machine is about to sleep",
             Self::Suspended => "all GPU memory was asked for by hand; sluice resume ends that",
