@@ -160,7 +160,8 @@ in
         description = ''
           What a write has reached when it is answered. `writeback`: the tier that holds the
           page. `mirror`: the spill too, so that a GPU that fails loses no page and giving its
-          memory back copies nothing; every write then costs a write to the spill. Needs a spill.
+          memory back copies nothing; every write then costs a write to the spill. Reads that are
+          under way when a GPU stops answering are errors all the same. Needs a spill.
         '';
       };
     };

@@ -20,7 +20,7 @@ use super::error::Result;
 use super::io::{BlockIo, Command, Failure, Finished, Idle, Ticket};
 use super::mover::PATIENCE;
 use super::ranges::Ranges;
-use super::store::Store;
+use super::store::{Store, TierSlots};
 use super::tier::{Done, HostMemory, Lane, LaneSetup, PageOp, Wake};
 use super::units::{EXTENT_BYTES, ExtentIndex, PAGE_BYTES};
 use pieces::{Piece, Stage};
@@ -166,6 +166,9 @@ impl Session {
             running: 0,
             is_changing: false,
         };
+        for slots in without_lane(&store, &table) {
+            slots.session_without_lane();
+        }
         Ok(Self { store, table: Some(table) })
     }
 
@@ -189,6 +192,11 @@ impl Session {
     }
 }
 
+fn without_lane<'a>(store: &'a Store, table: &'a Table) -> impl Iterator<Item = &'a TierSlots> {
+    let tiers = store.tiers.iter().zip(&table.lanes);
+    tiers.filter(|(_, tier)| tier.is_absent).map(|(slots, _)| slots)
+}
+
 impl Drop for Session {
     /// A session that ends with operations under way leaves them to the keeper:
     /// what they use, memory, pins and open pages, is given back once their
@@ -196,6 +204,10 @@ impl Drop for Session {
     /// is kept for ever, and whoever meets it fails after its deadline.
     fn drop(&mut self) {
         let Some(mut table) = self.table.take() else { return };
+        // What is left of it begins nothing any more.
+        for slots in without_lane(&self.store, &table) {
+            slots.session_without_lane_ended();
+        }
         if table.is_quiet() && !table.is_changing {
             return;
         }

@@ -52,6 +52,8 @@ pub struct TierSlots {
     lost: AtomicU32,
     /// Lanes in a row that there was no memory for.
     pub(super) refusals: AtomicU32,
+    /// Sessions that go on without a lane to it.
+    laneless: AtomicU32,
 }
 
 impl TierSlots {
@@ -96,6 +98,20 @@ impl TierSlots {
     #[must_use]
     pub fn lost_operations(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Sessions that were made when it gave no lane: whatever they ask of it fails.
+    #[must_use]
+    pub fn sessions_without_lane(&self) -> u32 {
+        self.laneless.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn session_without_lane(&self) {
+        self.laneless.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn session_without_lane_ended(&self) {
+        self.laneless.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn operations_lost(&self, count: u32) {
@@ -206,6 +222,7 @@ impl Store {
                     faulty: AtomicBool::new(false),
                     lost: AtomicU32::new(0),
                     refusals: AtomicU32::new(0),
+                    laneless: AtomicU32::new(0),
                     setup,
                 }
             })
@@ -468,7 +485,8 @@ impl Store {
     /// once these have left. How many slabs are in use again.
     ///
     /// `Busy` while operations that it never answered are outstanding: they may
-    /// still write where pages would go. `Io` if it is lost to this process.
+    /// still write where pages would go; and while a session has no lane to it,
+    /// which could read nothing that comes back. `Io` if it is lost to this process.
     pub fn readmit(&self, tier: usize) -> Result<u32> {
         let slots = &self.tiers[tier];
         if slots.is_lost() {
@@ -482,6 +500,14 @@ impl Store {
                 format!("tier {}: {lost} operations were never answered", slots.tier().name()),
             )
             .with_hint("drain it and close its device, or start the store anew"));
+        }
+        let laneless = slots.sessions_without_lane();
+        if laneless > 0 {
+            return Err(Error::new(
+                Kind::Busy,
+                format!("tier {}: {laneless} connections have no lane to it", slots.tier().name()),
+            )
+            .with_hint("once its device has memory for them and works, try again"));
         }
         let mut slabs = 0;
         for slab in 0..slots.pool.max_slabs() {

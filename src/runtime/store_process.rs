@@ -215,6 +215,22 @@ impl StoreProcess {
         Ok(())
     }
 
+    /// Puts threads with a lane to a tier that is to be trusted again in place of
+    /// those that were made when it gave none, if nothing else is in the way. What
+    /// goes wrong leaves threads without a lane, and the order is refused for them.
+    fn give_lanes(&mut self, name: &str) {
+        let mut tiers = self.store.tiers().iter();
+        let lacks_lanes = tiers.any(|slots| {
+            slots.tier().name() == name
+                && slots.sessions_without_lane() > 0
+                && slots.lost_operations() == 0
+                && !slots.is_lost()
+        });
+        if lacks_lanes && let Err(error) = self.devices.renew_threads() {
+            tracing::error!("no thread gets a lane to {name}: {error:#}");
+        }
+    }
+
     /// Gives the holder the program and the libraries that are mapped: the next
     /// store starts without the disk.
     fn keep_files(&self) -> Result<()> {
@@ -320,7 +336,12 @@ impl StoreProcess {
         let told = self.desk.in_force().clone();
         control.serve(&mut |request| match request {
             Request::Status {} => Answer::Now(Reply::Status(Box::new(self.status()))),
-            order => self.desk.decide(&order, &self.store, &self.keeper),
+            order => {
+                if let Request::Readmit { tier } = &order {
+                    self.give_lanes(tier);
+                }
+                self.desk.decide(&order, &self.store, &self.keeper)
+            }
         });
         if *self.desk.in_force() != told
             && let Err(error) = self.devices.describe_orders(self.desk.in_force())

@@ -28,6 +28,12 @@ use super::{LANE_DEPTH, Table};
 /// Extents a trim clears before the thread looks at other requests again.
 const TRIM_BATCH: u32 = 64;
 
+/// Operations that a failed tier may owe before it is asked for nothing more. With
+/// the 128 requests that the kernel has open at most, all under way when the tier
+/// falls silent, they are fewer than [`super::MAX_REQUESTS`].
+const OWED: u32 = 32;
+const _: () = assert!(OWED as usize + 128 < super::MAX_REQUESTS);
+
 #[derive(Debug, Default)]
 pub(super) enum Stage {
     #[default]
@@ -173,6 +179,11 @@ impl Table {
             self.end_piece(id, Some(Failure::Io));
             return true;
         }
+        if is_silent(store, place) && store.index.runs(run).any(|(_, _, written)| written) {
+            store.unpin(run.extent);
+            self.give_up(id, place);
+            return true;
+        }
         let tier = &mut self.lanes[place.tier as usize];
         // At most one operation a page: concurrent trims and commits can split
         // runs finer than any settled state has them.
@@ -235,6 +246,13 @@ impl Table {
             debug_assert!(diverted, "only a diversion changes a place under a pin");
             place = copy;
         }
+        if is_silent(store, place) {
+            // An extent placed just now and not written is swept.
+            store.pins[run.extent.0 as usize].request_sweep();
+            store.unpin(run.extent);
+            self.give_up(id, place);
+            return true;
+        }
         let copy = store.copy_of(run.extent).filter(|copy| *copy != place);
         let full = !self.has_room(place) || copy.is_some_and(|copy| !self.has_room(copy));
         let open = if full { None } else { store.index.open(run) };
@@ -246,6 +264,13 @@ impl Table {
         };
         self.send_write(store, id, open, place, copy);
         true
+    }
+
+    /// Ends a piece that only a silent tier could have answered.
+    fn give_up(&mut self, id: u32, place: Place) {
+        Counters::bump(&self.counters.timed_out);
+        Counters::bump(&self.counters.tiers[place.tier as usize].timed_out);
+        self.end_piece(id, Some(Failure::TimedOut));
     }
 
     fn has_room(&self, place: Place) -> bool {
@@ -315,7 +340,8 @@ impl Table {
             return ask_for_move(store, run.extent);
         }
         let new = store.alloc(run.extent);
-        let Some((to, spilled)) = new.filter(|(to, _)| to.tier != place.tier) else {
+        let is_better = |to: Place| to.tier != place.tier && !is_silent(store, to);
+        let Some((to, spilled)) = new.filter(|(to, _)| is_better(*to)) else {
             if let Some((to, _)) = new {
                 store.free(to);
             }
@@ -532,6 +558,15 @@ impl Table {
             self.end_request(token);
         }
     }
+}
+
+/// True if the tier failed and owes too many answers to be asked for more: each
+/// question that it never answers keeps a request and its memory, and those of the
+/// other tiers would be out of them in the end. A tier without a deadline is slow,
+/// not silent.
+fn is_silent(store: &Store, place: Place) -> bool {
+    let slots = &store.tiers[place.tier as usize];
+    slots.setup.deadline.is_some() && slots.is_faulty() && slots.lost_operations() >= OWED
 }
 
 /// Whoever finds that an extent stays where it is has waited long enough.

@@ -418,6 +418,34 @@ fn who_connects_to_a_tier_without_memory_is_refused_twice_and_then_served_by_the
 }
 
 #[test]
+fn a_tier_is_readmitted_once_nobody_is_left_who_has_no_lane_to_it() {
+    let (mut world, mut keeping) = kept(3, &[1, 1], false);
+    let refuse = |world: &World, refuses| {
+        world.tiers[0].state.refuse_lanes.store(refuses, Ordering::Relaxed);
+    };
+    refuse(&world, true);
+    world.store.fault(0);
+    assert!(connect(&mut world).is_some());
+    rest(&mut world, &mut keeping);
+    assert_eq!(used(&world), [0, 3]);
+    // The device is well again; who connected meanwhile does not know.
+    refuse(&world, false);
+    let error = world.store.readmit(0).unwrap_err();
+    assert_eq!(error.kind(), Kind::Busy);
+    assert!(error.to_string().contains("1 connections have no lane"), "{error}");
+    assert!(world.store.tiers()[0].is_faulty());
+    assert!(connect(&mut world).is_some());
+    assert_eq!(world.store.readmit(0).unwrap(), 1);
+    // What comes back to it can be read.
+    let place = world.store.place(ExtentIndex(1)).unwrap();
+    assert_eq!(world.mover.start(1, place.slot, 0), Ok(()));
+    world.settle().unwrap();
+    assert_eq!(world.store.place(ExtentIndex(1)).unwrap().tier, 0);
+    world.read_all().unwrap();
+    assert!(!world.store.tiers()[0].is_faulty());
+}
+
+#[test]
 fn who_has_no_lane_gets_an_error_for_what_the_mover_cannot_read_either() {
     let (mut world, mut keeping) = kept(3, &[1, 1], false);
     world.tiers[0].state.refuse_lanes.store(true, Ordering::Relaxed);

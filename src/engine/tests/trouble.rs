@@ -8,6 +8,7 @@ use super::super::error::Kind;
 use super::super::index::PageRun;
 use super::super::io::{BlockIo, Command, Failure, Finished, Idle};
 use super::super::mover::{Progress, Reason, Refused};
+use super::super::session::MAX_REQUESTS;
 use super::super::units::ExtentIndex;
 use super::memory_tier::{PAGE, contents};
 use super::world::World;
@@ -202,6 +203,59 @@ fn a_thread_that_waits_for_a_tier_with_a_deadline_keeps_looking() {
     begin(&mut world, Command::Read, 0, 1, 0);
     drive(&mut world, 1);
     assert_eq!(world.desks[0].session.idle(), Idle::Poll);
+}
+
+/// Drives until the only request that is open is answered: at once, or with time.
+fn answer(world: &mut World) -> Finished {
+    let mut finished = drive(world, 1);
+    for later in [LOOK, LATE] {
+        if finished.is_empty() {
+            world.now += later;
+            finished = drive(world, 1);
+        }
+    }
+    assert_eq!(finished.len(), 1);
+    finished[0]
+}
+
+#[test]
+fn reads_of_a_tier_that_hangs_leave_the_other_tiers_their_requests() {
+    let mut world = world();
+    let (token, _) = begin(&mut world, Command::Write, 600, 1, 5);
+    assert_eq!(drive(&mut world, 100).len(), 1);
+    world.desks[0].session.release(token);
+    trouble(&world, HANGS);
+    for _ in 0..MAX_REQUESTS {
+        let (token, _) = begin(&mut world, Command::Read, 0, 1, 0);
+        assert_eq!(answer(&mut world), Finished { token, result: Err(Failure::TimedOut) });
+        world.desks[0].session.release(token);
+    }
+    assert_eq!(read(&mut world, 600), (Ok(()), 5));
+    assert_eq!(read(&mut world, 100), (Ok(()), 0), "zeros are asked of nobody");
+    // It is asked again once it has answered what it was asked before.
+    trouble(&world, WELL);
+    drive(&mut world, 1000);
+    assert_eq!(world.store.tiers()[0].lost_operations(), 0);
+    assert_eq!(read(&mut world, 0).0, Ok(()));
+}
+
+#[test]
+fn writes_that_have_no_other_place_leave_the_other_tiers_their_requests() {
+    let mut world = World::with(1, 1, 300, &[10, 10]);
+    finish_one(&mut world, Command::Write, 299 * 512, Duration::ZERO).unwrap();
+    world.store.hold_slabs(0, 10).unwrap();
+    for extent in 0..299 {
+        finish_one(&mut world, Command::Write, extent * 512, Duration::ZERO).unwrap();
+    }
+    trouble(&world, HANGS);
+    world.store.fault(0);
+    while world.store.alloc(ExtentIndex(0)).is_some() {}
+    for extent in 0..MAX_REQUESTS as u64 {
+        let (token, _) = begin(&mut world, Command::Write, extent * 512, 1, 7);
+        assert_eq!(answer(&mut world), Finished { token, result: Err(Failure::TimedOut) });
+        world.desks[0].session.release(token);
+    }
+    assert_eq!(read(&mut world, 299 * 512).0, Ok(()));
 }
 
 /// The mover advances; nothing changes any more.
