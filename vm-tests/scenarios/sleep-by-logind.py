@@ -56,7 +56,7 @@ start_store()
 start_sluiced()
 until_rule("configured")
 hold_pages(size="48M", resident="24M")
-keep_busy(90)
+keep_busy(60)
 
 with subtest("logind waits until sluiced has emptied and closed the card"):
     is_waited_for()
