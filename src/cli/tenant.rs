@@ -168,10 +168,10 @@ fn render(rows: &[Row<'_>], tier_size: ByteLen) -> String {
     let floors: u64 = rows.iter().map(|row| row.floor_bytes).fold(0, u64::saturating_add);
     let beside = floors.saturating_sub(tier_size.0);
     let _ = write!(out, "\nAll at once: {}; the store may hold {tier_size}", ByteLen(floors));
-    out.push_str(&match beside {
-        0 => ", and gives it back.\n".to_owned(),
-        _ => format!(", so {} must be free beside it.\n", ByteLen(beside)),
-    });
+    let _ = match beside {
+        0 => writeln!(out, ", and gives it back."),
+        _ => writeln!(out, ", so {} must be free beside it.", ByteLen(beside)),
+    };
     for row in rows.iter().filter(|row| row.waits == Some(false)) {
         let (unit, name) = (row.unit, row.name);
         let _ = writeln!(

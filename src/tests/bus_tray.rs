@@ -34,9 +34,12 @@ impl Host {
     }
 }
 
-/// What was shown: the id that was replaced, summary, body and icon.
+/// The id that was replaced, summary, body and icon.
+type Notification = (u32, String, String, String);
+
+/// What was shown.
 #[derive(Clone, Default)]
-struct Shown(Arc<Mutex<Vec<(u32, String, String, String)>>>);
+struct Shown(Arc<Mutex<Vec<Notification>>>);
 
 #[interface(name = "org.freedesktop.Notifications")]
 impl Shown {
