@@ -18,8 +18,7 @@
 #ifdef __KERNEL__
 #include <linux/types.h>
 #define SLUICE_CORE
-/* Programs find the functions among the kernel's; the module defines them. */
-#define __ksym
+#define __ksym /* programs find these among the kernel's functions; the module has them */
 #else
 #define SLUICE_CORE __attribute__((preserve_access_index))
 #endif
