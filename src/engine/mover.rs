@@ -328,7 +328,17 @@ impl Mover {
 
     /// After the second reading, page by page: what is lost and what goes on.
     fn judge(&mut self, n: usize, job: &mut Job) -> Option<Progress> {
-        let wrong = self.mismatches(n, job);
+        let mut wrong = self.mismatches(n, job);
+        let unreachable = self.unreachable(n, job, &wrong);
+        if pages_in(&unreachable) > 0 {
+            Counters::bump(&self.counters.io_errors);
+            Counters::bump(&self.counters.tiers[job.from.tier as usize].faults);
+            self.store.fault(job.from.tier);
+            for (word, pages) in unreachable.iter().enumerate() {
+                wrong[word] &= !pages;
+                job.failed[word] |= pages;
+            }
+        }
         let sound = |n: usize| job.pages[n] & !job.failed[n] & !wrong[n];
         let any_sound = (0..NONE.len()).any(|n| sound(n) != 0);
         if pages_in(&wrong) > 0 {
@@ -345,7 +355,8 @@ impl Mover {
             return Some(self.finish(job));
         }
         let stays = self.store.tiers[job.from.tier as usize].role() == Role::Spill && troubled;
-        if pages_in(&job.failed) > 0 && (!any_sound || stays) {
+        let is_down = pages_in(&unreachable) > 0;
+        if pages_in(&job.failed) > 0 && (!any_sound || stays || is_down) {
             // Nothing says that the tier works: its pages may yet be read.
             return Some(self.abandon(job, Reason::Fault));
         }
@@ -505,6 +516,20 @@ impl Mover {
             }
         }
         wrong
+    }
+
+    /// Of these pages those that say nothing but that the device cannot be reached.
+    fn unreachable(&self, n: usize, job: &Job, wrong: &PageMap) -> PageMap {
+        let mut found = NONE;
+        for (first, count) in runs_in(wrong) {
+            for page in first..first + count {
+                let host = n as u32 * EXTENT_BYTES as u32 + page * PAGE_BYTES as u32;
+                if self.store.is_unreachable(Some(job.from), &*self.memory, host) {
+                    found[(page / 64) as usize] |= 1 << (page % 64);
+                }
+            }
+        }
+        found
     }
 
     fn finish(&self, job: &Job) -> Progress {

@@ -15,8 +15,10 @@ use super::index::{Index, Place};
 use super::pins::{Pin, Unpinned};
 use super::session::Table;
 use super::slots::{PoolCount, SlotPool};
-use super::tier::{Tier, Wake};
-use super::units::{ByteLen, EXTENT_BYTES, ExtentIndex, SLOTS_PER_SLAB, SlabIndex, SlotIndex};
+use super::tier::{HostMemory, Tier, Wake};
+use super::units::{
+    ByteLen, EXTENT_BYTES, ExtentIndex, PAGE_BYTES, SLOTS_PER_SLAB, SlabIndex, SlotIndex,
+};
 
 /// What a tier is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -575,6 +577,19 @@ impl Store {
     /// Notes that a tier failed: no new pages go there. True the first time.
     pub(super) fn fault(&self, tier: u8) -> bool {
         !self.tiers[tier as usize].faulty.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether a page that was read from there, into `host`, and is not what was
+    /// written says only that the device cannot be reached: where the bus is down,
+    /// stores into mapped memory go nowhere and loads give ones, without an error.
+    pub(super) fn is_unreachable(
+        &self,
+        place: Option<Place>,
+        memory: &dyn HostMemory,
+        host: u32,
+    ) -> bool {
+        let is_fast = |place: Place| self.tiers[place.tier as usize].role() == Role::Fast;
+        place.is_some_and(is_fast) && memory.is_all_ones(host, PAGE_BYTES as u32)
     }
 
     /// A new set of counters that [`Store::totals`] includes.

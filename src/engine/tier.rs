@@ -85,6 +85,9 @@ pub trait HostMemory: Send + Sync {
     fn zero(&self, at: u32, bytes: u32);
     /// CRC32C (Castagnoli, RFC 3720) of `[at, at + bytes)`.
     fn crc32c(&self, at: u32, bytes: u32) -> u32;
+    /// Whether each byte of `[at, at + bytes)` is 0xff: what loads give where the bus
+    /// to a device is down.
+    fn is_all_ones(&self, at: u32, bytes: u32) -> bool;
 }
 
 /// What a lane is made with.

@@ -137,6 +137,12 @@ impl HostMemory for Arena {
         let data = unsafe { std::slice::from_raw_parts(self.range(at, bytes), bytes as usize) };
         crc32c::crc32c(data)
     }
+
+    fn is_all_ones(&self, at: u32, bytes: u32) -> bool {
+        // SAFETY: as in `crc32c`.
+        let data = unsafe { std::slice::from_raw_parts(self.range(at, bytes), bytes as usize) };
+        data.iter().all(|byte| *byte == 0xff)
+    }
 }
 
 /// RAM that the kernel could give out without swapping: `MemAvailable` of

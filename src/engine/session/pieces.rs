@@ -493,6 +493,16 @@ impl Table {
                     }
                     failure = Some(Failure::Checksum);
                 }
+                Verdict::AllOnes => {
+                    Counters::bump(&self.counters.io_errors);
+                    Counters::bump(&self.counters.tiers[place.tier as usize].faults);
+                    store.fault(place.tier);
+                    store.call_keeper();
+                    if self.asks_the_copy(store, id, run, place) {
+                        return;
+                    }
+                    failure = Some(Failure::Io);
+                }
             }
         }
         if self.pieces[id as usize].from_copy && failure.is_none() {
@@ -538,10 +548,12 @@ impl Table {
                 continue;
             }
             let begun = store.writes_begun[run.extent.0 as usize].load(Ordering::Acquire);
-            return if begun == piece.writes_begun && !index.any_open(run) {
-                Verdict::Corrupt
-            } else {
+            return if begun != piece.writes_begun || index.any_open(run) {
                 Verdict::Overtaken
+            } else if store.is_unreachable(piece.place, &*self.memory, host) {
+                Verdict::AllOnes
+            } else {
+                Verdict::Corrupt
             };
         }
         Verdict::Good
@@ -583,6 +595,8 @@ enum Verdict {
     /// A write of these pages began or ended meanwhile: read again.
     Overtaken,
     Corrupt,
+    /// The device cannot be reached; what it holds may be right.
+    AllOnes,
 }
 
 fn operation(

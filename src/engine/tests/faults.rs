@@ -20,6 +20,7 @@ const WELL: u64 = 0;
 const FAILS: u64 = 1;
 const HANGS: u64 = 2;
 const LOST: u64 = 4;
+const ALL_ONES: u64 = 5;
 
 /// A world of full extents' first pages in its first fast tier, and its keeper.
 fn kept(extents: u32, slabs: &[u32], mirror: bool) -> (World, Housekeeping) {
@@ -121,6 +122,46 @@ fn a_write_takes_its_extent_out_of_a_failed_tier_or_waits_for_it_to_be_moved() {
     assert_eq!(world.store.place(ExtentIndex(1)).unwrap().tier, 1);
     assert_eq!(ask(&mut world, Command::Read, 3, 1, 0), (Ok(()), 7));
     assert_eq!(ask(&mut world, Command::Read, 513, 1, 0), (Ok(()), 8));
+}
+
+fn bad_pages(world: &World) -> u32 {
+    (0..world.store.extents()).map(|n| world.store.index.bad_pages(ExtentIndex(n))).sum()
+}
+
+/// Where the bus to a card is down, stores into its memory go nowhere and loads give
+/// ones, and neither is an error.
+#[test]
+fn a_device_that_answers_all_ones_gets_no_more_pages_and_loses_none_for_good() {
+    let (mut world, mut keeping) = kept(40, &[2, 2], false);
+    let before = ask(&mut world, Command::Read, 512, 4, 0);
+    trouble(&world, 0, ALL_ONES);
+    assert_eq!(ask(&mut world, Command::Read, 512, 4, 0).0, Err(Failure::Io));
+    assert!(world.store.tiers()[0].is_faulty());
+    // A write goes elsewhere, and can be read.
+    assert_eq!(ask(&mut world, Command::Write, 0, 5, 7).0, Ok(()));
+    assert_eq!(ask(&mut world, Command::Read, 0, 1, 0), (Ok(()), 7));
+    for _ in 0..3 {
+        rest(&mut world, &mut keeping);
+        world.now += Duration::from_secs(30);
+    }
+    assert_eq!(bad_pages(&world), 0, "given up for good");
+    assert_eq!(world.store.totals().checksum_errors, 0);
+    trouble(&world, 0, WELL);
+    world.store.readmit(0).unwrap();
+    assert_eq!(ask(&mut world, Command::Read, 512, 4, 0), before);
+}
+
+#[test]
+fn what_a_device_that_answers_all_ones_holds_is_read_from_its_copy() {
+    let (mut world, mut keeping) = kept(3, &[1, 1], true);
+    let before = ask(&mut world, Command::Read, 512, 4, 0);
+    trouble(&world, 0, ALL_ONES);
+    assert_eq!(ask(&mut world, Command::Read, 512, 4, 0), before);
+    assert!(world.store.tiers()[0].is_faulty());
+    rest(&mut world, &mut keeping);
+    assert_eq!(used(&world)[0], 0, "all of it left for the copies");
+    assert_eq!(bad_pages(&world), 0);
+    world.read_all().unwrap();
 }
 
 fn given(world: &World, tier: usize) -> u64 {

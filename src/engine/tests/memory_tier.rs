@@ -50,6 +50,10 @@ impl HostMemory for Words {
         assert_eq!(bytes, PAGE);
         hash(&self.page(at))
     }
+    fn is_all_ones(&self, at: u32, bytes: u32) -> bool {
+        assert_eq!(bytes, PAGE);
+        self.page(at).iter().all(|word| *word == u64::MAX)
+    }
 }
 
 pub(super) fn hash(words: &[u64]) -> u32 {
@@ -94,7 +98,7 @@ pub(super) struct TierState {
     pub(super) dice: Arc<Dice>,
     /// 0: all well, 1: every operation fails, 2: nothing is ever answered,
     /// 3: every operation fails, and writes leave torn pages behind, 4: so they
-    /// do, and the device is lost.
+    /// do, and the device is lost, 5: writes go nowhere and reads give ones.
     pub(super) trouble: AtomicU64,
     /// Operations that were given to it.
     pub(super) given: AtomicU64,
@@ -252,6 +256,12 @@ impl Lane for TestLane {
                 continue;
             }
             for page in 0..op.bytes / PAGE {
+                if trouble == 5 {
+                    if op.direction == Direction::Read {
+                        self.memory.put(op.host + page * PAGE, &[u64::MAX; PAGE_BYTES / 8]);
+                    }
+                    continue;
+                }
                 let key = (op.slab.0, op.offset / PAGE + page);
                 // In two halves, so that a crash or another thread can tear a page.
                 for half in [0, HALF] {

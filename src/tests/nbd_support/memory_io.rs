@@ -64,6 +64,10 @@ impl HostMemory for Aligned {
     fn crc32c(&self, _at: u32, _bytes: u32) -> u32 {
         unreachable!("the server does not checksum")
     }
+
+    fn is_all_ones(&self, _at: u32, _bytes: u32) -> bool {
+        unreachable!("the server does not compare")
+    }
 }
 
 /// What several connections share: the bytes, and what goes wrong with them.

@@ -334,10 +334,10 @@ impl Channel {
             State::Running => {
                 let fence = self.slots[at].fence;
                 // SAFETY: the fence is ours.
-                match unsafe { self.device.raw.get_fence_status(fence) } {
-                    Ok(false) => Look::Nothing,
-                    Ok(true) => Look::Ended(self.end(at)),
-                    Err(code) => Look::Ended(Err(code)),
+                match ended(unsafe { self.device.raw.get_fence_status(fence) }) {
+                    None => Look::Nothing,
+                    Some(Ok(())) => Look::Ended(self.end(at)),
+                    Some(Err(code)) => Look::Ended(Err(code)),
                 }
             }
         }
@@ -481,5 +481,35 @@ impl Drop for Channel {
                 self.device.raw.destroy_command_pool(pool, None);
             }
         }
+    }
+}
+
+/// What a fence's status says of its batch; `None`: it may be under way. Of the
+/// errors only the loss of the device ends one: after any other the device may still
+/// write where the batch was told to, and that place must not be given to anybody.
+/// Whoever waits has a deadline for that.
+fn ended(
+    status: std::result::Result<bool, vk::Result>,
+) -> Option<std::result::Result<(), vk::Result>> {
+    match status {
+        Ok(true) => Some(Ok(())),
+        Err(vk::Result::ERROR_DEVICE_LOST) => Some(Err(vk::Result::ERROR_DEVICE_LOST)),
+        Ok(false) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_under_way_until_its_fence_says_otherwise() {
+        let lost = vk::Result::ERROR_DEVICE_LOST;
+        assert_eq!(ended(Ok(true)), Some(Ok(())));
+        assert_eq!(ended(Err(lost)), Some(Err(lost)));
+        for code in [vk::Result::ERROR_OUT_OF_HOST_MEMORY, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY] {
+            assert_eq!(ended(Err(code)), None, "{code}");
+        }
+        assert_eq!(ended(Ok(false)), None);
     }
 }
