@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,6 +24,7 @@ use crate::block::nbd::connection::Reason;
 use crate::block::nbd::netlink::{Event, Events, Family, attached_as, was_adopted};
 use crate::block::nbd::waker::EventWaker;
 use crate::config::Config;
+use crate::engine::error;
 use crate::engine::orders::Orders;
 use crate::engine::store::Store;
 use crate::engine::tier::Wake;
@@ -345,14 +346,19 @@ impl Devices {
         let sockets = [kernel_end.as_fd()];
         let told = self.family.reconfigure(device.index, &device.backend, &sockets);
         drop(kernel_end);
-        if told.is_ok() && was_adopted(server.as_fd())? {
+        let taken = is_taken(told, server.as_fd());
+        if matches!(taken, Ok(true)) {
             let served = &mut self.list[number];
             (served.thread, served.generation) = (Some(thread), generation);
             return Ok(true);
         }
+        if taken.is_err() {
+            // Who could not be asked may have it: it must end all the same.
+            self.custody.cut(number as u32);
+        }
         // Its socket has no other end any more, so it ends by itself.
         thread.join();
-        told.map(|()| false).map_err(Into::into)
+        Ok(taken?)
     }
 
     fn serve(
@@ -438,6 +444,13 @@ impl Connections for Devices {
     }
 }
 
+/// Whether the kernel took the other end of `server`, whatever it `told`: it takes
+/// it before it answers, and an answer can be lost. Ask once our own copy of that
+/// end is closed.
+fn is_taken(told: error::Result<()>, server: BorrowedFd<'_>) -> error::Result<bool> {
+    if was_adopted(server)? { Ok(true) } else { told.map(|()| false) }
+}
+
 /// Waits for the kernel to see that the connections of these devices are dead:
 /// before, it takes no others.
 fn wait_until_dead(links: &mut Events, mut devices: Vec<u32>) {
@@ -457,4 +470,24 @@ fn wait_until_dead(links: &mut Events, mut devices: Vec<u32>) {
     }
     // It says so a moment before it acts by it.
     std::thread::sleep(BETWEEN_OFFERS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::error::{Error, Kind};
+
+    fn lost_answer() -> crate::engine::error::Result<()> {
+        Err(Error::new(Kind::Io, "no answer to a netlink request"))
+    }
+
+    #[test]
+    fn a_connection_that_the_kernel_took_is_taken_also_when_its_answer_was_lost() {
+        let (server, kernel_end) = attach::sockets().unwrap();
+        assert!(is_taken(lost_answer(), server.as_fd()).unwrap());
+        assert!(is_taken(Ok(()), server.as_fd()).unwrap());
+        drop(kernel_end);
+        assert!(!is_taken(Ok(()), server.as_fd()).unwrap());
+        assert_eq!(is_taken(lost_answer(), server.as_fd()).unwrap_err().kind(), Kind::Io);
+    }
 }
