@@ -31,6 +31,7 @@ MODULE_IGNORED = [
 # What is compiled into NVIDIA's driver: one list of symbols, and macros that are its lines.
 GLUE_IGNORED = [
     *MODULE_IGNORED,
+    "CAMELCASE",  # the names that the driver has
     "COMPLEX_MACRO",
     "DO_WHILE_MACRO_WITH_TRAILING_SEMICOLON",
     "MACRO_ARG_PRECEDENCE",

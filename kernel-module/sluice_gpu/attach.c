@@ -71,9 +71,9 @@ static int sluice_build_table(enum sluice_gpu_hook hook)
 	if (count) {
 		table = kzalloc(struct_size(table, entry, count), GFP_KERNEL);
 		if (!table) {
+			sluice_publish(hook, NULL);
 			pr_err("sluice_gpu: no memory; hook %d is native until a policy that has it comes or goes\n",
 			       hook);
-			sluice_publish(hook, NULL);
 			return -ENOMEM;
 		}
 		table->count = count;
