@@ -26,7 +26,7 @@ with subtest("all but 160 MiB of memory is taken, in pages that cannot be swappe
 with subtest("more than what is left is filled, walked over and verified"):
     report = json.loads(
         machine.succeed(
-            "pressure --bytes 224M --seconds 20 --random --tasks 2 --write 30", timeout=1000
+            "pressure --bytes 256M --seconds 20 --random --tasks 2 --write 30", timeout=1000
         )
     )
     machine.log(str(report))
