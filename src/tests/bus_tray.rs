@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -85,7 +86,7 @@ impl Session {
         std::fs::write(&config, text).unwrap();
         let config = format!("--config-file={}", config.display());
         let bus = Command::new("dbus-daemon").arg("--nofork").arg(config).spawn().unwrap();
-        until("the session's bus listens", || socket.exists()).await;
+        until("the session's bus listens", || UnixStream::connect(&socket).is_ok()).await;
         let shown = Shown::default();
         let desktop = connection::Builder::address(&*format!("unix:path={}", socket.display()))
             .and_then(|builder| builder.serve_at("/org/freedesktop/Notifications", shown.clone()))

@@ -7,7 +7,7 @@ pub mod fakes;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -56,7 +56,8 @@ impl Bed {
             .arg(format!("--config-file={}", at.join("bus.conf").display()))
             .spawn()
             .unwrap_or_else(|error| panic!("dbus-daemon: {error}; apt-get install dbus-daemon"));
-        until("the bus listens", || at.join("bus").exists()).await;
+        // Its name is there a moment before it listens.
+        until("the bus listens", || UnixStream::connect(at.join("bus")).is_ok()).await;
         let spill = Command::new(SLUICE)
             .args(["spill", "create", "--size", "128M"])
             .arg(at.join("spill"))
